@@ -1,0 +1,322 @@
+"""Configuration: frozen dataclasses, and three ways in that mean the same.
+
+``build(sim={"use": "libero", "num_envs": 4})``, a YAML file with those keys and ``rlvla train --sim libero
+--sim.num-envs 4`` all become one :class:`RunConfig`. Values are checked before torch, Ray or a simulator is imported,
+and every problem is reported at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+
+from annotated_types import Ge, Gt, Le
+
+from rlvla.errors import ConfigError
+from rlvla.plugin import GROUPS, Kind, Plugin, find, find_by_config
+
+T = TypeVar("T")
+_STRICT: dict[str, Any] = {"extra": "forbid", "revalidate_instances": "always"}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def config(cls: type[T]) -> type[T]:
+    """Make a config class: a frozen keyword-only dataclass whose unknown keys and bad values pydantic refuses.
+
+    Document each option with a string below it; the command line shows it. Bounds go in ``Annotated[int, Ge(1)]``.
+    """
+    cls.__pydantic_config__ = _STRICT  # type: ignore[attr-defined]
+    return dataclass(frozen=True, kw_only=True, slots=True)(cls)
+
+
+@config
+class TrainConfig:
+    """How weights are changed."""
+
+    learning_rate: Annotated[float, Ge(0)] = 3e-4
+    """Adam step size at the start."""
+    final_learning_rate: Annotated[float, Ge(0), Le(1)] = 1.0
+    """Fraction of the learning rate left at the last step; the decay is linear, 1 keeps it constant."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    """Decoupled weight decay (AdamW)."""
+    adam_eps: Annotated[float, Gt(0)] = 1e-5
+    """Added to the root of Adam's second moment."""
+    max_grad_norm: Annotated[float, Gt(0)] = 1.0
+    """Gradients are scaled down to this global norm."""
+    micro_batch: Annotated[int, Ge(1)] | None = None
+    """Samples (chunks) in one forward and backward pass; None: the whole minibatch. Changes memory, not results."""
+    max_bad_steps: Annotated[int, Ge(1)] = 5
+    """Optimizer steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops."""
+
+
+@config
+class EvalConfig:
+    """How success is measured."""
+
+    every: Annotated[int, Ge(0)] = 0
+    """Training steps between evaluations; 0: only when asked."""
+    episodes: Annotated[int, Ge(1)] = 100
+    """Episodes, spread evenly over the tasks and their initial states."""
+    tasks: tuple[Annotated[int, Ge(0)], ...] | None = None
+    """Task numbers; None: all that the simulator is configured for."""
+    num_envs: Annotated[int, Ge(1)] | None = None
+    """Environments; None: as many as in training, at most one an episode. Does not change which episodes are run."""
+    greedy: bool = True
+    """The most likely chunk instead of a sample."""
+    seed: int = 1_000_000
+    """Held out: episodes are seeded from it alone, never from the run's seed."""
+    videos: Annotated[int, Ge(0)] = 0
+    """Episodes recorded as video, the first ones of the list."""
+
+
+@config
+class RunOptions:
+    """Where a run lives and how it is executed."""
+
+    name: str = ""
+    """Folder below ``directory``; empty: model-sim-algo-scheduler and the time."""
+    directory: str = "runs"
+    """Folder that holds runs."""
+    steps: Annotated[int, Ge(1)] = 100
+    """Training steps."""
+    seed: Annotated[int, Ge(0)] = 0
+    """Of weights, episodes and action noise."""
+    deterministic: bool = False
+    """Fixed batch shapes and orders: equal bits on the same CPU for equal settings, under every scheduler and runtime."""
+    runtime: Literal["local"] = "local"
+    """Where actors run: ``local`` is one process with simulator workers beside it."""
+    device: str = "auto"
+    """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
+    threads: Annotated[int, Ge(1)] | None = None
+    """CPU threads of torch; None: one a core, at most 8."""
+    slots: Annotated[int, Ge(1)] | None = None
+    """Parts that the environments are split in, each with a worker process; None: derived from cores and environments."""
+    sim_python: str | None = None
+    """Interpreter of simulator workers, for simulators that live in an environment of their own; None: this one."""
+    sim_in_process: bool = False
+    """Run simulators inside this process (debugging; batched GPU simulators)."""
+    save_every: Annotated[int, Ge(0)] = 50
+    """Training steps between checkpoints; 0: only at the end. One is always saved at the end and on abort."""
+    keep_last: Annotated[int, Ge(1)] = 2
+    """Checkpoints kept, besides the best one."""
+    video_every: Annotated[int, Ge(0)] = 0
+    """Every n-th training episode is recorded as video; 0: none."""
+    without: tuple[str, ...] = ()
+    """Installed listeners (entry points ``rlvla.hooks``) that are not to listen."""
+    strict_listeners: bool = False
+    """A listener that raises ends the run instead of being warned about."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen plugin with its checked config."""
+
+    plugin: Plugin[Any, Any]
+    config: Any
+
+    @property
+    def name(self) -> str:
+        return self.plugin.name
+
+    def describe(self) -> Any:
+        """Return the plugin's spec for this config."""
+        return self.plugin.describe(self.config)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run, checked. ``to_dict`` gives the mapping that makes it again."""
+
+    sim: Choice
+    model: Choice
+    algo: Choice
+    scheduler: Choice
+    train: TrainConfig = field(default_factory=TrainConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    run: RunOptions = field(default_factory=RunOptions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: what ``config.yaml`` beside a checkpoint holds."""
+        plain: dict[str, Any] = {}
+        for kind in GROUPS:
+            choice: Choice = getattr(self, kind)
+            plain[kind] = {"use": choice.name, **_plain(choice.config)}
+        return {**plain, **{name: _plain(getattr(self, name)) for name in SECTIONS}}
+
+
+SECTIONS: dict[str, type[Any]] = {"train": TrainConfig, "eval": EvalConfig, "run": RunOptions}
+
+
+def _plain(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> RunConfig:
+    """Check a mapping (and command-line flags on top of it) and return the run that it describes.
+
+    Args:
+        source: ``{"sim": ..., "model": ..., "algo": ..., "scheduler": ..., "train": {...}, "eval": {...}, "run": {...}}``;
+            a plugin is a name, ``{"use": name, **options}``, or an instance of its config class.
+        flags: ``["--sim", "libero", "--sim.num-envs", "4"]``.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    if isinstance(source, RunConfig):
+        source = source.to_dict()
+    problems: list[str] = []
+    chosen, flags = _names_in(flags)
+    fields: dict[str, type[Any]] = dict(SECTIONS)
+    data: dict[str, Any] = {}
+    plugins: dict[Kind, Plugin[Any, Any]] = {}
+    for key in source:
+        if key not in GROUPS and key not in SECTIONS:
+            problems.append(f"{key}: no such section.{_close(key, [*GROUPS, *SECTIONS])}")
+    for kind in GROUPS:
+        try:
+            plugin, options = _choose(kind, source.get(kind), chosen.get(kind))
+            plugins[kind] = plugin
+            fields[kind] = plugin.config
+            data[kind] = options
+        except ConfigError as error:
+            problems += error.problems
+    data |= {name: _plain(source.get(name) or {}) for name in SECTIONS}
+    checked = _validate(fields, data, problems)
+    if problems:
+        raise ConfigError(problems)
+    if flags:
+        checked = _apply(checked, flags, fields)
+    choices = {kind: Choice(plugins[kind], getattr(checked, kind)) for kind in GROUPS}
+    return RunConfig(**choices, **{name: getattr(checked, name) for name in SECTIONS})  # type: ignore[arg-type]
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file, or the one that ``recipe()`` in a Python file returns.
+
+    Raises:
+        ConfigError: no such file, not a mapping, or no ``recipe``.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give a .yaml file or a .py file with a function recipe()")
+    if path.suffix == ".py":
+        import runpy
+
+        made = runpy.run_path(str(path)).get("recipe")
+        if made is None:
+            raise ConfigError(f"{path}: has no function recipe() that returns the run's mapping")
+        data = made()
+        return data.to_dict() if isinstance(data, RunConfig) else dict(data)
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: holds a {type(data).__name__}, wanted a mapping with sim, model, algo, scheduler")
+    return data
+
+
+def write_file(path: Path, run: RunConfig) -> None:
+    """Write YAML that :func:`read_file` and :func:`read` turn into the same run."""
+    import yaml
+
+    path.write_text(yaml.safe_dump(run.to_dict(), sort_keys=False))
+
+
+def _choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any], dict[str, Any]]:
+    options: dict[str, Any] = {}
+    plugin: Plugin[Any, Any] | None = None
+    if isinstance(value, Plugin):
+        plugin = value
+    elif isinstance(value, Choice):
+        plugin, options = value.plugin, _plain(value.config)
+    elif isinstance(value, str):
+        name = name or value
+    elif isinstance(value, Mapping):
+        options = {key: item for key, item in value.items() if key != "use"}
+        used = value.get("use")
+        if name is not None and used is not None and name != used:
+            options = {}  # another plugin by flag: the file's options are of the other one
+        name = name or used
+        if name is None:
+            raise ConfigError(f"{kind}.use: missing; got {sorted(value)}, wanted the plugin's name under 'use'")
+    elif value is not None:
+        plugin, options = find_by_config(kind, value), _plain(value)
+    if plugin is None:
+        if name is None:
+            raise ConfigError(f"{kind}: missing; wanted a plugin's name (for instance one that `rlvla plugins` lists)")
+        plugin = find(kind, str(name))
+    return plugin, options
+
+
+def _validate(fields: Mapping[str, type[Any]], data: dict[str, Any], problems: list[str]) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+
+    root = make_dataclass(
+        "Run", [(name, kind) for name, kind in fields.items()], frozen=True, kw_only=True, namespace={"__pydantic_config__": _STRICT}
+    )
+    try:
+        return TypeAdapter(root).validate_python(data)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            problems.append(_message(item, fields))
+        return None
+
+
+def _message(item: Any, fields: Mapping[str, type[Any]]) -> str:
+    """Say path, got, wanted and the close name of one pydantic error."""
+    where = ".".join(str(part) for part in item["loc"])
+    if item["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        section, unknown = str(item["loc"][0]), str(item["loc"][-1])
+        known = [one.name for one in dataclasses.fields(fields[section])] if section in fields else []
+        return f"{where}: no such option.{_close(unknown, known)}"
+    wanted = item["msg"].removeprefix("Input should be ")
+    if item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
+        return f"{where}: missing; wanted {wanted}"
+    return f"{where}: got {item['input']!r}, wanted {wanted}"
+
+
+def _close(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word.replace("-", "_"), known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" There is: {', '.join(known)}"
+
+
+def _names_in(flags: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split ``--sim libero`` off, since the options that follow depend on it."""
+    chosen: dict[str, str] = {}
+    rest: list[str] = []
+    words = iter(flags)
+    for word in words:
+        head, equals, tail = word.removeprefix("--").partition("=")
+        if word.startswith("--") and head in GROUPS:
+            value = tail if equals else next(words, None)
+            if value is None or value.startswith("--"):
+                raise ConfigError(f"--{head}: missing; wanted a plugin's name")
+            chosen[head] = value
+        else:
+            rest.append(word)
+    return chosen, rest
+
+
+def _apply(checked: Any, flags: Sequence[str], fields: Mapping[str, type[Any]]) -> Any:
+    """Apply flags with tyro, then check again, since tyro looks at types but not at bounds."""
+    import tyro
+
+    changed = tyro.cli(type(checked), default=checked, args=list(flags), prog="rlvla train")
+    problems: list[str] = []
+    result = _validate(fields, {name: _plain(getattr(changed, name)) for name in fields}, problems)
+    if problems:
+        raise ConfigError(problems)
+    return result

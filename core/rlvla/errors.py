@@ -1,0 +1,56 @@
+"""Errors that a user can meet. Each message says what was got, what was wanted, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class RlvlaError(Exception):
+    """Base of every error that rlvla raises on purpose; the command line shows it without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(RlvlaError):
+    """Settings that cannot work: one line for each problem, all of them at once."""
+
+    exit_code = 2
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class UnknownPlugin(ConfigError):
+    """A name that no installed distribution registers."""
+
+
+class IncompatiblePlugin(ConfigError):
+    """A plugin whose requirements the installed versions do not meet."""
+
+
+class CheckpointError(RlvlaError):
+    """A checkpoint that is missing, incomplete, or of another model or simulator."""
+
+    exit_code = 2
+
+
+class SimulatorError(RlvlaError):
+    """A simulator that could not start, or failed in a call; carries the worker's own words."""
+
+    def __init__(self, message: str, *, worker: str = "", output: str = "") -> None:
+        self.worker = worker
+        self.output = output
+        super().__init__(message)
+
+
+class WorkerDied(SimulatorError):
+    """A simulator worker process that ended without an answer (killed, segmentation fault, out of memory)."""
+
+
+class StallError(RlvlaError):
+    """No progress for too long; the message names who waits for whom."""
+
+
+class NonFiniteError(RlvlaError):
+    """Too many training steps in a row had a loss or gradient that is not a number."""

@@ -1,0 +1,103 @@
+"""The model contract: a vision-language-action policy that can be acted with and trained.
+
+Letters: N rows, H actions in a chunk, A action dimensions, K log-prob entries an action, V values a chunk
+(1 at credit level ``chunk``, H at ``action``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from rlvla.batch import Action, Evaluation, ObservationBatch
+    from rlvla.noise import Noise
+    from rlvla.specs import AlgorithmSpec, ModelSpec, SimulatorSpec
+
+
+class Model(nn.Module, ABC):
+    """A policy. The generator and the trainer call it like this::
+
+        model = MyModel(config, simulator_spec, algorithm_spec)
+        inputs = model.preprocess(observation)                     # both
+        action = model.act(inputs, noise)                          # generator, no gradients
+        evaluation = model.evaluate(inputs, action.replay)         # trainer, gradients
+        model.weights_changed(version)                             # generator, after weights were copied in place
+
+    Three rules, each checked by :class:`rlvla.testing.ModelConformance`: at equal weights ``evaluate`` returns the
+    log-probs and values that ``act`` returned; rows do not influence each other; what ``save`` writes, ``load`` reads.
+    """
+
+    spec: ModelSpec
+
+    @abstractmethod
+    def __init__(
+        self, config: Any, simulator: SimulatorSpec, algorithm: AlgorithmSpec | None, *, generator: torch.Generator
+    ) -> None:
+        """Build for a simulator's cameras, state and actions, and for the value head that an algorithm needs.
+
+        Args:
+            config: the plugin's own config; a checkpoint path in it is loaded here.
+            simulator: what the simulator offers.
+            algorithm: what the algorithm needs; None where the policy is only acted with.
+            generator: the only source of randomness for fresh weights.
+        """
+
+    @abstractmethod
+    def preprocess(self, observation: ObservationBatch) -> TensorDict:
+        """Return what the network reads, batch ``[N]``, on the model's device; no gradients."""
+
+    @abstractmethod
+    def act(self, inputs: TensorDict, noise: Noise, greedy: bool = False) -> Action:
+        """Choose a chunk for each row.
+
+        Args:
+            inputs: of :meth:`preprocess`.
+            noise: random numbers of each row; all randomness comes from here.
+            greedy: the most likely chunk instead of a sample; ``noise`` is not used.
+        """
+
+    @abstractmethod
+    def evaluate(self, inputs: TensorDict, replay: TensorDict) -> Evaluation:
+        """Return log-probs, entropy and values of chunks chosen earlier, with gradients."""
+
+    def value(self, inputs: TensorDict) -> Tensor:
+        """Return ``[N, V]`` values without choosing an action; cheap where the network allows it."""
+        raise TypeError(f"{type(self).__name__} has no value head")
+
+    def weights_changed(self, version: int) -> None:
+        """Refresh what is derived from weights; called after they were replaced in place."""
+
+    def reference_off(self) -> Any:
+        """Return a context in which the model is the policy that training started from (a LoRA adapter switched off)."""
+        raise TypeError(f"{type(self).__name__} keeps no reference policy: train with LoRA, or set the KL weight to 0")
+
+    @abstractmethod
+    def save(self, directory: Path) -> None:
+        """Write the weights and what is needed to read them again (safetensors and JSON, the model's public format)."""
+
+    @abstractmethod
+    def load(self, directory: Path) -> None:
+        """Read what :meth:`save` wrote, in place.
+
+        Raises:
+            CheckpointError: another model, other shapes, missing or unexpected weights; all of them are named.
+        """
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that training changes, by name. Only these (and buffers) travel to generators."""
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Return optimizer groups; overridden where the value head wants a rate of its own."""
+        return [{"params": list(self.trainable().values()), "lr": learning_rate}]
+
+    def manifest(self) -> Mapping[str, Any]:
+        """Return what changes its numbers (checkpoint path, hash, revision, statistics key), for the run's manifest."""
+        return {}

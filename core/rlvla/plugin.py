@@ -1,0 +1,198 @@
+"""Plugins: what an entry point names, and how one is found.
+
+Drivers act: stevedore finds exactly one simulator, model, algorithm and scheduler by name, and only that entry point is
+imported. Listeners (hooks) are pluggy's business: :mod:`rlvla.hooks`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from typing import Any, Generic, Literal, TypeVar
+
+from packaging.requirements import Requirement
+from stevedore.driver import DriverManager
+from stevedore.exception import MultipleMatches, NoMatches
+
+from rlvla.errors import ConfigError, IncompatiblePlugin, UnknownPlugin
+
+Kind = Literal["sim", "model", "algo", "scheduler"]
+GROUPS: dict[Kind, str] = {
+    "sim": "rlvla.simulators",
+    "model": "rlvla.models",
+    "algo": "rlvla.algorithms",
+    "scheduler": "rlvla.schedulers",
+}
+_DISTRIBUTION = {"sim": "rlvla-sim", "model": "rlvla-model", "algo": "rlvla-algo", "scheduler": "rlvla-sched"}
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plugin(Generic[C, T]):
+    """What an entry point names: a light descriptor of a heavy class.
+
+    Example:
+        >>> plugin = Plugin(config=LiberoConfig, target="rlvla_sim_libero.simulator:LiberoSimulator", describe=describe)
+
+    The module that holds it imports neither torch nor a simulator, so that a laptop can check a cluster run.
+    """
+
+    config: type[C]
+    """A ``@rlvla.config`` class whose defaults construct."""
+    target: str
+    """``"module:Class"``, imported only in the process that runs it."""
+    describe: Callable[[C], Any]
+    """Config to spec (:mod:`rlvla.specs`), from light code and JSON headers. Raises ``ConfigError`` for settings that
+    cannot work."""
+    listener: str | None = None
+    """Module of hook implementations that listen when this plugin is chosen."""
+    doctor: str | None = None
+    """``"module:function"``, config to ``Check``s: what ``rlvla doctor`` looks at, run in a worker process."""
+    name: str = ""
+    """Filled in by :func:`find`: the entry point's name."""
+    distribution: str = ""
+    """Filled in by :func:`find`: the distribution that registers it."""
+
+    def load(self) -> type[T]:
+        """Import and return the class, after checking what its distribution requires.
+
+        Raises:
+            IncompatiblePlugin: a requirement is missing or of a wrong version.
+        """
+        if self.distribution and (unmet := unmet_requirements(self.distribution)):
+            raise IncompatiblePlugin(f"{self.distribution} needs {'; '.join(unmet)}: pip install -U {self.distribution}")
+        return load_object(self.target)  # type: ignore[no-any-return]
+
+
+def load_object(target: str) -> Any:
+    """Return what ``"module:name"`` names."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class _Driver(DriverManager[Any]):
+    """Reads installed metadata directly.
+
+    stevedore's disk cache rounds mtimes to float32 (steps of 128 s) and drops ``EntryPoint.dist``, so a re-installed
+    plugin can stay invisible and has no version to check.
+    """
+
+    def list_entry_points(self) -> list[metadata.EntryPoint]:
+        return list(metadata.entry_points(group=self.namespace))
+
+
+def find(kind: Kind, name: str) -> Plugin[Any, Any]:
+    """Return the plugin that an installed distribution registers under ``name``; imports only its descriptor.
+
+    Raises:
+        UnknownPlugin: no such name; the close one, or the package to install, is named.
+        IncompatiblePlugin: the plugin wants another rlvla, or its descriptor cannot be imported.
+    """
+    entries = {entry.name: entry for entry in metadata.entry_points(group=GROUPS[kind])}
+    if name not in entries:
+        raise UnknownPlugin(_unknown(kind, name, sorted(entries)))
+    distribution = entries[name].dist
+    label = distribution.name if distribution else ""
+    if label and (unmet := unmet_requirements(label, only="rlvla")):
+        raise IncompatiblePlugin(f"{label} {distribution.version if distribution else ''} needs {unmet[0]}")
+    try:
+        driver = _Driver(GROUPS[kind], name, invoke_on_load=False, warn_on_missing_entrypoint=False)
+    except MultipleMatches as error:
+        raise IncompatiblePlugin(f"two installed distributions register {kind} {name!r}: uninstall one ({error})") from error
+    except NoMatches as error:
+        raise UnknownPlugin(_unknown(kind, name, sorted(entries))) from error
+    except Exception as error:
+        raise IncompatiblePlugin(
+            f"{kind} plugin {name!r} ({label or entries[name].value}) cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    plugin = driver.driver
+    if not isinstance(plugin, Plugin):
+        raise IncompatiblePlugin(f"entry point {entries[name].value!r} names a {type(plugin).__name__}, wanted an rlvla.Plugin")
+    return replace(plugin, name=name, distribution=label)
+
+
+def find_by_config(kind: Kind, config: object) -> Plugin[Any, Any]:
+    """Return the plugin whose config class made ``config`` (for ``build(sim=LiberoConfig(...))``)."""
+    package = type(config).__module__.partition(".")[0]
+    for entry in metadata.entry_points(group=GROUPS[kind]):
+        if entry.module.partition(".")[0] == package:
+            plugin = find(kind, entry.name)
+            if plugin.config is type(config):
+                return plugin
+    raise UnknownPlugin(
+        f"{kind}: no installed plugin has the config class {type(config).__module__}.{type(config).__qualname__}; "
+        f"give a name, a dictionary with 'use', or a plugin's config (installed: {', '.join(sorted(names(kind))) or 'none'})"
+    )
+
+
+def names(kind: Kind) -> set[str]:
+    """Return the names that installed distributions register; nothing is imported."""
+    return {entry.name for entry in metadata.entry_points(group=GROUPS[kind])}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A line of ``rlvla plugins``."""
+
+    kind: Kind
+    name: str
+    distribution: str
+    version: str
+    state: str
+    """``ok``, or what is wrong."""
+    summary: str = field(default="")
+
+
+def installed() -> Iterator[Installed]:
+    """Yield every registered plugin with its state; imports descriptors only."""
+    for kind, group in GROUPS.items():
+        for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name):
+            summary, state = "", "ok"
+            try:
+                plugin = find(kind, entry.name)
+                summary = (plugin.config.__doc__ or "").strip().partition("\n")[0]
+                if plugin.distribution and (unmet := unmet_requirements(plugin.distribution)):
+                    state = f"needs {'; '.join(unmet)}"
+            except ConfigError as error:
+                state = str(error)
+            distribution = entry.dist
+            yield Installed(
+                kind, entry.name, distribution.name if distribution else "?", distribution.version if distribution else "?", state, summary
+            )
+
+
+def unmet_requirements(distribution: str, only: str | None = None) -> list[str]:
+    """Return ``"numpy>=2 (found 1.26.4)"`` for each requirement that the installed versions do not meet.
+
+    Args:
+        distribution: its name.
+        only: look at the requirement on this distribution alone.
+    """
+    unmet = []
+    for text in metadata.requires(distribution) or []:
+        requirement = Requirement(text)
+        if only is not None and requirement.name.lower().replace("_", "-") != only:
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        wanted = f"{requirement.name}{requirement.specifier}"
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            unmet.append(f"{wanted} (not installed)")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            unmet.append(f"{wanted} (found {version})")
+    return unmet
+
+
+def _unknown(kind: Kind, name: str, there: list[str]) -> str:
+    text = f"no {kind} plugin {name!r} is installed; installed: {', '.join(there) or 'none'}."
+    if close := difflib.get_close_matches(name, there, n=1):
+        return f"{text} Did you mean {close[0]!r}?"
+    return f"{text} Try: pip install {_DISTRIBUTION[kind]}-{name}"

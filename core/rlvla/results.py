@@ -1,0 +1,142 @@
+"""What a run tells its listeners: who it is, how far it is, how well it does. Light: no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rlvla.configs import RunConfig
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """Who a run is."""
+
+    name: str
+    directory: Path
+    config: RunConfig
+    manifest: Mapping[str, Any]
+    """Versions of everything that changes numbers: packages, renderer, checkpoint, seeds."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is; what a live display shows."""
+
+    step: int
+    """Training steps done."""
+    steps: int
+    """Training steps wanted."""
+    phase: Literal["start", "rollout", "train", "evaluate", "save", "end"]
+    fraction: float
+    """Of the present phase, in [0, 1]."""
+    env_steps: int
+    """Useful env steps so far."""
+    episodes: int
+    """Finished episodes so far."""
+    success: float
+    """Of the last 200 finished training episodes; nan before the first."""
+    env_steps_per_second: float
+    """Useful env steps a second over the last training step, training included."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Phase to seconds of the last training step."""
+    eta_seconds: float = math.nan
+    """To the last training step."""
+
+
+def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return the Wilson score interval of a success rate (Wilson 1927); 95 % by default, (0, 1) without data."""
+    if n == 0:
+        return 0.0, 1.0
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True)
+class EvalEpisode:
+    """One episode of an evaluation."""
+
+    index: int
+    task: int
+    task_name: str
+    state: int | None
+    """Stored initial state; None where the scene was drawn from the seed."""
+    seed: int
+    success: bool
+    """Solved at any time."""
+    success_at_end: bool
+    steps: int
+    episode_return: float
+    video: str | None = None
+
+
+@dataclass(frozen=True)
+class EvalResults:
+    """Success with its interval, and the protocol that it was measured with."""
+
+    episodes: tuple[EvalEpisode, ...]
+    protocol: Mapping[str, Any]
+    """Simulator settings, tasks, initial states, seeds, step limit, greedy or sampled, versions."""
+    policy_version: int
+    seconds: float
+
+    @property
+    def success(self) -> float:
+        """Fraction of episodes solved at any time; nan without episodes."""
+        return self._rate(self.episodes)
+
+    @property
+    def success_at_end(self) -> float:
+        return sum(one.success_at_end for one in self.episodes) / len(self.episodes) if self.episodes else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of ``success``."""
+        return wilson(sum(one.success for one in self.episodes), len(self.episodes))
+
+    @property
+    def env_steps(self) -> int:
+        return sum(one.steps for one in self.episodes)
+
+    def by_task(self) -> dict[str, tuple[EvalEpisode, ...]]:
+        """Return the episodes of each task, in task order."""
+        tasks: dict[str, list[EvalEpisode]] = {}
+        for one in sorted(self.episodes, key=lambda one: (one.task, one.index)):
+            tasks.setdefault(one.task_name, []).append(one)
+        return {name: tuple(some) for name, some in tasks.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able data."""
+        return {
+            "success": self.success,
+            "success_at_end": self.success_at_end,
+            "interval_95": list(self.interval),
+            "n": len(self.episodes),
+            "policy_version": self.policy_version,
+            "seconds": self.seconds,
+            "env_steps": self.env_steps,
+            "protocol": dict(self.protocol),
+            "tasks": {
+                name: {
+                    "success": self._rate(some),
+                    "n": len(some),
+                    "interval_95": list(wilson(sum(one.success for one in some), len(some))),
+                }
+                for name, some in self.by_task().items()
+            },
+            "episodes": [asdict(one) for one in self.episodes],
+        }
+
+    @staticmethod
+    def _rate(episodes: tuple[EvalEpisode, ...]) -> float:
+        return sum(one.success for one in episodes) / len(episodes) if episodes else math.nan
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"success {self.success:.3f} (95 % interval {low:.3f} to {high:.3f}, {len(self.episodes)} episodes)"

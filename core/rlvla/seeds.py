@@ -1,0 +1,37 @@
+"""Seeds as pure functions of what they are for: (run seed, purpose, unit, ...) and never of arrival order.
+
+The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), here and, for whole tensors at once, in
+:mod:`rlvla.noise`.
+"""
+
+from __future__ import annotations
+
+_MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+MULTIPLY_1 = 0xBF58476D1CE4E5B9
+MULTIPLY_2 = 0x94D049BB133111EB
+
+
+def mix(value: int) -> int:
+    """Return a well mixed 64-bit number of a 64-bit number."""
+    value = (value + GOLDEN) & _MASK
+    value = ((value ^ (value >> 30)) * MULTIPLY_1) & _MASK
+    value = ((value ^ (value >> 27)) * MULTIPLY_2) & _MASK
+    return value ^ (value >> 31)
+
+
+def derive(seed: int, *path: int | str) -> int:
+    """Return a seed below 2**63 for one purpose.
+
+    Example:
+        >>> derive(0, "episode", 3) == derive(0, "episode", 3) != derive(0, "episode", 4)
+        True
+    """
+    value = mix(seed & _MASK)
+    for part in path:
+        if isinstance(part, str):
+            for byte in part.encode():
+                value = mix(value ^ byte)
+        else:
+            value = mix(value ^ (part & _MASK))
+    return value >> 1

@@ -1,0 +1,199 @@
+"""The words in which simulators, models and algorithms describe themselves.
+
+A simulator declares what it offers (:class:`SimulatorSpec`), a model and an algorithm what they need
+(:class:`ModelSpec`, :class:`AlgorithmSpec`), in one closed vocabulary. A model converts its checkpoint's convention to
+and from these words and never names a simulator. Everything here is light: no torch, no simulator.
+
+Letters: N rows (environments), H actions in a chunk, A action dimensions, K tokens an action.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+CreditLevel = Literal["chunk", "action"]
+RatioLevel = Literal["chunk", "action", "token"]
+UnitKind = Literal["window", "group"]
+
+Role = Literal["primary", "secondary", "wrist", "wrist_left", "wrist_right"]
+Orientation = Literal["upright", "upside_down", "rotated_180"]
+Frame = Literal["world", "base", "end_effector", "joint"]
+Rotation = Literal["none", "axis_angle", "euler_xyz", "quaternion_wxyz", "quaternion_xyzw", "rot6d"]
+
+
+@dataclass(frozen=True)
+class Camera:
+    """One picture of an observation: uint8 ``[N, height, width, 3]``, RGB, rows from top to bottom."""
+
+    name: str
+    height: int
+    width: int
+    role: Role = "primary"
+    orientation: Orientation = "upright"
+    """How the picture is turned against what a person standing before the scene would see."""
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """A named piece of the proprioceptive vector: float32 ``[N, size]``."""
+
+    name: str
+    size: int
+    unit: str = ""
+    """``m``, ``rad``, ``m/s``, or empty where it has none."""
+    frame: Frame = "world"
+    rotation: Rotation = "none"
+
+
+@dataclass(frozen=True)
+class ActionPart:
+    """A named piece of the action vector, in the units that the simulator takes."""
+
+    name: str
+    size: int
+    kind: Literal["delta", "absolute", "velocity", "gripper"] = "delta"
+    low: float = -1.0
+    high: float = 1.0
+    unit: str = "normalised"
+    """``normalised`` (the simulator scales ``[low, high]`` itself), ``m``, ``rad``."""
+    frame: Frame = "world"
+    rotation: Rotation = "none"
+    closes_at: Literal["low", "high"] | None = None
+    """Grippers only: which end of the range closes the fingers."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task of a simulator: what its instruction says, and how many stored initial states it has."""
+
+    name: str
+    instruction: str = ""
+    initial_states: int = 0
+    """Stored initial states; 0 where every start is drawn from the seed."""
+
+
+@dataclass(frozen=True)
+class SimulatorSpec:
+    """What a simulator offers.
+
+    Example:
+        >>> SimulatorSpec(
+        ...     cameras=(Camera("front", 64, 64),),
+        ...     state=(StatePart("hand_position", 3, "m"),),
+        ...     action=(ActionPart("hand_delta", 3),),
+        ...     control_hz=20.0,
+        ...     max_episode_steps=40,
+        ...     tasks=(TaskSpec("push"),),
+        ... ).action_dim
+        3
+    """
+
+    cameras: tuple[Camera, ...]
+    state: tuple[StatePart, ...]
+    action: tuple[ActionPart, ...]
+    control_hz: float
+    max_episode_steps: int
+    """Env steps after which an episode is truncated."""
+    tasks: tuple[TaskSpec, ...]
+    execute_horizon: int | None = None
+    """Actions of a chunk that may be executed before the policy is asked again; None: all of them."""
+    device: Literal["cpu", "gpu"] = "cpu"
+    """Where the physics runs; decides how environments are split into slots."""
+    restorable: bool = False
+    """``get_state`` / ``set_state`` bring a live episode back exactly."""
+    seeded_starts: bool = True
+    """Different seeds of one task start from different scenes."""
+    max_instruction_bytes: int = 256
+    """Longest instruction in UTF-8 bytes; fixes the width of the tensor that carries it."""
+    notes: tuple[str, ...] = ()
+    """What a reader of results should know (upstream version, known deviations)."""
+
+    @property
+    def action_dim(self) -> int:
+        return sum(part.size for part in self.action)
+
+    @property
+    def state_dim(self) -> int:
+        return sum(part.size for part in self.state)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What a model needs from a simulator, and what it gives to an algorithm."""
+
+    horizon: int
+    """H, the actions that one policy call returns."""
+    tokens_per_action: int | None
+    """K, log-prob entries an action; None: as many as the action has dimensions."""
+    cameras: tuple[Role, ...] = ("primary",)
+    """Roles of the pictures it looks at, in order."""
+    state: bool = True
+    """Reads the proprioceptive vector."""
+    action_dim: int | None = None
+    """The only action width it can produce; None: any."""
+    ratio_levels: tuple[RatioLevel, ...] = ("chunk", "action", "token")
+    value_levels: tuple[CreditLevel, ...] = ("chunk", "action")
+    """Levels at which it can have a value head; empty: none."""
+    entropy: bool = True
+    """Its entropy depends on the weights, so an entropy bonus means something."""
+    restrictions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """What an algorithm consumes, and at which level."""
+
+    unit: UnitKind
+    credit_level: CreditLevel
+    """Where reward, value and advantage live."""
+    ratio_level: RatioLevel
+    """Where log-prob, ratio and mask live."""
+    values: bool
+    """Needs a value head (of ``credit_level`` width)."""
+    units_per_step: int | None = None
+    """Units that one training step consumes; None: one for each environment."""
+    window: int = 1
+    """Chunk steps in a window (unit ``window``)."""
+    group_size: int = 1
+    """Rollouts in a group (unit ``group``)."""
+    passes: int = 1
+    """Times that each sample is trained on."""
+    minibatch_size: int | None = None
+    """Samples (chunks) in an optimizer step; None: all of the step's."""
+    max_staleness: int = 1
+    """Versions that a unit's oldest chunk may lie behind; a scheduler may keep it lower."""
+    reference: bool = False
+    """Needs log-probs of the policy that training started from."""
+    entropy_bonus: bool = False
+
+
+@dataclass(frozen=True)
+class SchedulerSpec:
+    """What a scheduler promises."""
+
+    on_policy: bool
+    """Every chunk is produced by the weights that are trained next."""
+    max_staleness: int = 0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where an episode starts: a task, and a stored initial state or a scene drawn from the seed."""
+
+    task: int = 0
+    state: int | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of ``rlvla doctor``: what was looked at, what was found, what to do about it."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+    warning: bool = False
+    """A finding that does not stop a run."""
+    picture: str | None = field(default=None)
+    """Path of a picture that a person may look at."""
