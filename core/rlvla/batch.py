@@ -38,7 +38,8 @@ class ObservationBatch(TensorClass["nocast"]):
         rows = len(observation.instruction)
         return cls(
             images=TensorDict(
-                {name: torch.as_tensor(picture).clone() for name, picture in observation.images.items()}, batch_size=[rows]
+                {name: torch.as_tensor(picture).clone() for name, picture in observation.images.items()},
+                batch_size=[rows],
             ),
             state=torch.as_tensor(observation.state).clone(),
             instruction=torch.from_numpy(encode_text(observation.instruction, max_instruction_bytes)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Generic, Literal, TypeVar
 
@@ -65,7 +65,9 @@ class Plugin(Generic[C, T]):
             IncompatiblePlugin: a requirement is missing or of a wrong version.
         """
         if self.distribution and (unmet := unmet_requirements(self.distribution)):
-            raise IncompatiblePlugin(f"{self.distribution} needs {'; '.join(unmet)}: pip install -U {self.distribution}")
+            raise IncompatiblePlugin(
+                f"{self.distribution} needs {'; '.join(unmet)}: pip install -U {self.distribution}"
+            )
         return load_object(self.target)  # type: ignore[no-any-return]
 
 
@@ -103,7 +105,9 @@ def find(kind: Kind, name: str) -> Plugin[Any, Any]:
     try:
         driver = _Driver(GROUPS[kind], name, invoke_on_load=False, warn_on_missing_entrypoint=False)
     except MultipleMatches as error:
-        raise IncompatiblePlugin(f"two installed distributions register {kind} {name!r}: uninstall one ({error})") from error
+        raise IncompatiblePlugin(
+            f"two installed distributions register {kind} {name!r}: uninstall one ({error})"
+        ) from error
     except NoMatches as error:
         raise UnknownPlugin(_unknown(kind, name, sorted(entries))) from error
     except Exception as error:
@@ -112,7 +116,9 @@ def find(kind: Kind, name: str) -> Plugin[Any, Any]:
         ) from error
     plugin = driver.driver
     if not isinstance(plugin, Plugin):
-        raise IncompatiblePlugin(f"entry point {entries[name].value!r} names a {type(plugin).__name__}, wanted an rlvla.Plugin")
+        raise IncompatiblePlugin(
+            f"entry point {entries[name].value!r} names a {type(plugin).__name__}, wanted an rlvla.Plugin"
+        )
     return replace(plugin, name=name, distribution=label)
 
 
@@ -145,25 +151,25 @@ class Installed:
     version: str
     state: str
     """``ok``, or what is wrong."""
-    summary: str = field(default="")
+    summary: str = ""
+    listener: str | None = None
 
 
 def installed() -> Iterator[Installed]:
     """Yield every registered plugin with its state; imports descriptors only."""
     for kind, group in GROUPS.items():
         for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name):
-            summary, state = "", "ok"
+            summary, state, listener = "", "ok", None
             try:
                 plugin = find(kind, entry.name)
                 summary = (plugin.config.__doc__ or "").strip().partition("\n")[0]
+                listener = plugin.listener
                 if plugin.distribution and (unmet := unmet_requirements(plugin.distribution)):
                     state = f"needs {'; '.join(unmet)}"
             except ConfigError as error:
                 state = str(error)
-            distribution = entry.dist
-            yield Installed(
-                kind, entry.name, distribution.name if distribution else "?", distribution.version if distribution else "?", state, summary
-            )
+            name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("?", "?")
+            yield Installed(kind, entry.name, name, version, state, summary, listener)
 
 
 def unmet_requirements(distribution: str, only: str | None = None) -> list[str]:
