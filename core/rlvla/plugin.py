@@ -15,7 +15,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 from packaging.requirements import Requirement
 from stevedore.driver import DriverManager
-from stevedore.exception import MultipleMatches, NoMatches
 
 from rlvla.errors import ConfigError, IncompatiblePlugin, UnknownPlugin
 
@@ -95,29 +94,26 @@ def find(kind: Kind, name: str) -> Plugin[Any, Any]:
         UnknownPlugin: no such name; the close one, or the package to install, is named.
         IncompatiblePlugin: the plugin wants another rlvla, or its descriptor cannot be imported.
     """
-    entries = {entry.name: entry for entry in metadata.entry_points(group=GROUPS[kind])}
-    if name not in entries:
-        raise UnknownPlugin(_unknown(kind, name, sorted(entries)))
-    distribution = entries[name].dist
-    label = distribution.name if distribution else ""
-    if label and (unmet := unmet_requirements(label, only="rlvla")):
-        raise IncompatiblePlugin(f"{label} {distribution.version if distribution else ''} needs {unmet[0]}")
-    try:
-        driver = _Driver(GROUPS[kind], name, invoke_on_load=False, warn_on_missing_entrypoint=False)
-    except MultipleMatches as error:
+    entries = [entry for entry in metadata.entry_points(group=GROUPS[kind]) if entry.name == name]
+    if not entries:
+        raise UnknownPlugin(_unknown(kind, name, sorted(names(kind))))
+    owners = [f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value for entry in entries]
+    if len(entries) > 1:  # stevedore sees this too, but cannot name objects that are not classes
         raise IncompatiblePlugin(
-            f"two installed distributions register {kind} {name!r}: uninstall one ({error})"
-        ) from error
-    except NoMatches as error:
-        raise UnknownPlugin(_unknown(kind, name, sorted(entries))) from error
+            f"{len(entries)} distributions register {kind} {name!r}, uninstall all but one: {', '.join(owners)}"
+        )
+    label = entries[0].dist.name if entries[0].dist else ""
+    if label and (unmet := unmet_requirements(label, only="rlvla")):
+        raise IncompatiblePlugin(f"{owners[0]} needs {unmet[0]}")
+    try:
+        plugin = _Driver(GROUPS[kind], name, invoke_on_load=False).driver
     except Exception as error:
         raise IncompatiblePlugin(
-            f"{kind} plugin {name!r} ({label or entries[name].value}) cannot be imported: {type(error).__name__}: {error}"
+            f"{kind} plugin {name!r} ({owners[0]}) cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    plugin = driver.driver
     if not isinstance(plugin, Plugin):
         raise IncompatiblePlugin(
-            f"entry point {entries[name].value!r} names a {type(plugin).__name__}, wanted an rlvla.Plugin"
+            f"entry point {entries[0].value!r} names a {type(plugin).__name__}, wanted an rlvla.Plugin"
         )
     return replace(plugin, name=name, distribution=label)
 
