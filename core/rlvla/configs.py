@@ -144,20 +144,21 @@ class RunConfig:
         plain: dict[str, Any] = {}
         for kind in GROUPS:
             choice: Choice = getattr(self, kind)
-            plain[kind] = {"use": choice.name, **_plain(choice.config)}
-        return {**plain, **{name: _plain(getattr(self, name)) for name in SECTIONS}}
+            plain[kind] = {"use": choice.name, **plain(choice.config)}
+        return {**plain, **{name: plain(getattr(self, name)) for name in SECTIONS}}
 
 
 SECTIONS: dict[str, type[Any]] = {"train": TrainConfig, "eval": EvalConfig, "run": RunOptions}
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """Return a config (or anything in one) as dictionaries, lists and scalars."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     return value
 
 
@@ -190,7 +191,7 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
             data[kind] = options
         except ConfigError as error:
             problems += error.problems
-    data |= {name: _plain(source.get(name) or {}) for name in SECTIONS}
+    data |= {name: plain(source.get(name) or {}) for name in SECTIONS}
     checked = _validate(fields, data, problems)
     if problems:
         raise ConfigError(problems)
@@ -198,6 +199,16 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
         checked = _apply(checked, flags, fields)
     choices = {kind: Choice(plugins[kind], getattr(checked, kind)) for kind in GROUPS}
     return RunConfig(**choices, **{name: getattr(checked, name) for name in SECTIONS})  # type: ignore[arg-type]
+
+
+def read_one(kind: type[T], data: Mapping[str, Any]) -> T:
+    """Return one checked config (or spec) of plain data."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(dict(data))
+    except ValidationError as error:
+        raise ConfigError([_message(item, {}) for item in error.errors(include_url=False)]) from error
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -241,7 +252,7 @@ def _choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any],
     if isinstance(value, Plugin):
         plugin = value
     elif isinstance(value, Choice):
-        plugin, options = value.plugin, _plain(value.config)
+        plugin, options = value.plugin, plain(value.config)
     elif isinstance(value, str):
         name = name or value
     elif isinstance(value, Mapping):
@@ -253,7 +264,7 @@ def _choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any],
         if name is None:
             raise ConfigError(f"{kind}.use: missing; got {sorted(value)}, wanted the plugin's name under 'use'")
     elif value is not None:
-        plugin, options = find_by_config(kind, value), _plain(value)
+        plugin, options = find_by_config(kind, value), plain(value)
     if plugin is None:
         if name is None:
             raise ConfigError(f"{kind}: missing; wanted a plugin's name (for instance one that `rlvla plugins` lists)")
@@ -316,7 +327,7 @@ def _apply(checked: Any, flags: Sequence[str], fields: Mapping[str, type[Any]]) 
 
     changed = tyro.cli(type(checked), default=checked, args=list(flags), prog="rlvla train")
     problems: list[str] = []
-    result = _validate(fields, {name: _plain(getattr(changed, name)) for name in fields}, problems)
+    result = _validate(fields, {name: plain(getattr(changed, name)) for name in fields}, problems)
     if problems:
         raise ConfigError(problems)
     return result
