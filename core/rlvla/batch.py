@@ -44,6 +44,11 @@ class ObservationBatch(TensorClass["nocast"]):
             batch_size=[rows],
         )
 
+    @classmethod
+    def like(cls, other: ObservationBatch, rows: int) -> ObservationBatch:
+        """Return ``rows`` times the first row of another batch: filling for rows that show nothing yet."""
+        return other[torch.zeros(rows, dtype=torch.int64)]
+
     def instructions(self) -> list[str]:
         """Return the text of each row."""
         return decode_text(self.instruction.cpu().numpy())
