@@ -142,23 +142,24 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: what ``config.yaml`` beside a checkpoint holds."""
-        plain: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for kind in GROUPS:
             choice: Choice = getattr(self, kind)
-            plain[kind] = {"use": choice.name, **_plain(choice.config)}
-        return {**plain, **{name: _plain(getattr(self, name)) for name in SECTIONS}}
+            data[kind] = {"use": choice.name, **plain(choice.config)}
+        return {**data, **{name: plain(getattr(self, name)) for name in SECTIONS}}
 
 
 SECTIONS: dict[str, type[Any]] = {"train": TrainConfig, "eval": EvalConfig, "run": RunOptions}
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """Return a config (or anything in one) as dictionaries, lists and scalars."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     return value
 
 
@@ -189,7 +190,7 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
         except ConfigError as error:
             problems += error.problems
     fields |= SECTIONS
-    data |= {name: _plain(source.get(name) or {}) for name in SECTIONS}
+    data |= {name: plain(source.get(name) or {}) for name in SECTIONS}
     given: dict[str, Any] = {}
     problems += flags_.merge(options, fields, given)
     for name, settings in given.items():
@@ -202,6 +203,16 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
         raise ConfigError(problems)
     choices = {kind: Choice(plugins[kind], getattr(checked, kind)) for kind in GROUPS}
     return RunConfig(**choices, **{name: getattr(checked, name) for name in SECTIONS})  # type: ignore[arg-type]
+
+
+def read_one(kind: type[T], data: Mapping[str, Any]) -> T:
+    """Return one checked config (or spec) of plain data."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(dict(data))
+    except ValidationError as error:
+        raise ConfigError([_message(item, {}) for item in error.errors(include_url=False)]) from error
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -246,7 +257,7 @@ def choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any], 
     if isinstance(value, Plugin):
         plugin = value
     elif isinstance(value, Choice):
-        plugin, options = value.plugin, _plain(value.config)
+        plugin, options = value.plugin, plain(value.config)
     elif isinstance(value, str):
         name = name or value
     elif isinstance(value, Mapping):
@@ -258,7 +269,7 @@ def choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any], 
         if name is None:
             raise ConfigError(f"{kind}.use: missing; got {sorted(value)}, wanted the plugin's name under 'use'")
     elif value is not None:
-        plugin, options = find_by_config(kind, value), _plain(value)
+        plugin, options = find_by_config(kind, value), plain(value)
     if plugin is not None and name is not None and name != plugin.name:
         plugin, options = None, {}
     if plugin is None:
