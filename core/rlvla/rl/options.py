@@ -1,7 +1,6 @@
 """Config options that clipped policy-gradient algorithms share, and what cannot work among them. Light: no torch."""
 
-from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -101,10 +100,8 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
 
 def bounds(options: object) -> list[str]:
     """Return which options are of a wrong type or out of their bounds, for a config made by its constructor."""
-    assert is_dataclass(options) and fields(options) is not None
     found: list[str] = []
-    data: dict[str, Any] = {"algo": _plain(options)}
-    _validate({"algo": type(options)}, data, found)
+    _validate({"algo": type(options)}, {"algo": _plain(options)}, found)
     return found
 
 
