@@ -1,10 +1,10 @@
 """rlvla: reinforcement learning for vision-language-action policies, in simulators.
 
-    import rlvla
+import rlvla
 
-    run = rlvla.build(sim="tabletop", model="tiny", algo="ppo", scheduler="sync")
-    run.train(steps=100)
-    print(run.evaluate())
+run = rlvla.build(sim="tabletop", model="tiny", algo="ppo", scheduler="sync")
+run.train(steps=100)
+print(run.evaluate())
 """
 
 from __future__ import annotations

@@ -6,15 +6,14 @@ an instruction; U trajectories, T chunk steps, S samples (chunks).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from tensordict import TensorClass, TensorDict
 from torch import Tensor
 
 from rlvla.simulator import Observation
+from rlvla.text import decode_text, encode_text
 
 
 class ObservationBatch(TensorClass["nocast"]):
@@ -38,41 +37,22 @@ class ObservationBatch(TensorClass["nocast"]):
         rows = len(observation.instruction)
         return cls(
             images=TensorDict(
-                {name: torch.as_tensor(picture).clone() for name, picture in observation.images.items()}, batch_size=[rows]
+                {name: torch.as_tensor(picture).clone() for name, picture in observation.images.items()},
+                batch_size=[rows],
             ),
             state=torch.as_tensor(observation.state).clone(),
             instruction=torch.from_numpy(encode_text(observation.instruction, max_instruction_bytes)),
             batch_size=[rows],
         )
 
+    @classmethod
+    def like(cls, other: ObservationBatch, rows: int) -> ObservationBatch:
+        """Return ``rows`` times the first row of another batch: filling for rows that show nothing yet."""
+        return other[torch.zeros(rows, dtype=torch.int64)]
+
     def instructions(self) -> list[str]:
         """Return the text of each row."""
         return decode_text(self.instruction.cpu().numpy())
-
-
-def encode_text(text: Sequence[str], width: int) -> np.ndarray:
-    """Return uint8 ``[N, width]``.
-
-    Raises:
-        ValueError: a text is empty or longer than ``width`` bytes.
-    """
-    encoded = np.zeros((len(text), width), np.uint8)
-    for row, one in enumerate(text):
-        data = one.encode()
-        if not data:
-            raise ValueError(f"row {row} has an empty instruction: a policy would not know what to do")
-        if len(data) > width:
-            raise ValueError(
-                f"the instruction {one[:40]!r}... has {len(data)} bytes, the simulator's spec allows {width}: "
-                "raise max_instruction_bytes in its SimulatorSpec"
-            )
-        encoded[row, : len(data)] = np.frombuffer(data, np.uint8)
-    return encoded
-
-
-def decode_text(encoded: np.ndarray) -> list[str]:
-    """Return the texts of :func:`encode_text`."""
-    return [row.tobytes().rstrip(b"\0").decode() for row in encoded]
 
 
 class Action(TensorClass["nocast"]):

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le
 
+from rlvla import flags as flags_
 from rlvla.errors import ConfigError
 from rlvla.plugin import GROUPS, Kind, Plugin, find, find_by_config
 
@@ -141,23 +142,24 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: what ``config.yaml`` beside a checkpoint holds."""
-        plain: dict[str, Any] = {}
+        data: dict[str, Any] = {}
         for kind in GROUPS:
             choice: Choice = getattr(self, kind)
-            plain[kind] = {"use": choice.name, **_plain(choice.config)}
-        return {**plain, **{name: _plain(getattr(self, name)) for name in SECTIONS}}
+            data[kind] = {"use": choice.name, **plain(choice.config)}
+        return {**data, **{name: plain(getattr(self, name)) for name in SECTIONS}}
 
 
 SECTIONS: dict[str, type[Any]] = {"train": TrainConfig, "eval": EvalConfig, "run": RunOptions}
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """Return a config (or anything in one) as dictionaries, lists and scalars."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     return value
 
 
@@ -173,10 +175,9 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
         ConfigError: with every problem found.
     """
     if isinstance(source, RunConfig):
-        source = source.to_dict()
-    problems: list[str] = []
-    chosen, flags = _names_in(flags)
-    fields: dict[str, type[Any]] = dict(SECTIONS)
+        source = {name: getattr(source, name) for name in (*GROUPS, *SECTIONS)}
+    chosen, options, problems = flags_.split(flags, GROUPS)
+    fields: dict[str, type[Any]] = {}
     data: dict[str, Any] = {}
     plugins: dict[Kind, Plugin[Any, Any]] = {}
     for key in source:
@@ -184,20 +185,34 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
             problems.append(f"{key}: no such section.{_close(key, [*GROUPS, *SECTIONS])}")
     for kind in GROUPS:
         try:
-            plugin, options = _choose(kind, source.get(kind), chosen.get(kind))
-            plugins[kind] = plugin
-            fields[kind] = plugin.config
-            data[kind] = options
+            plugins[kind], data[kind] = choose(kind, source.get(kind), chosen.get(kind))
+            fields[kind] = plugins[kind].config
         except ConfigError as error:
             problems += error.problems
-    data |= {name: _plain(source.get(name) or {}) for name in SECTIONS}
+    fields |= SECTIONS
+    data |= {name: plain(source.get(name) or {}) for name in SECTIONS}
+    given: dict[str, Any] = {}
+    problems += flags_.merge(options, fields, given)
+    for name, settings in given.items():
+        if name in fields and isinstance(data[name], Mapping):
+            data[name] = _merged(data[name], settings)
+        elif name not in GROUPS and name not in SECTIONS:
+            problems.append(f"--{name}.{next(iter(settings))}: no such section.{_close(name, [*GROUPS, *SECTIONS])}")
     checked = _validate(fields, data, problems)
     if problems:
         raise ConfigError(problems)
-    if flags:
-        checked = _apply(checked, flags, fields)
     choices = {kind: Choice(plugins[kind], getattr(checked, kind)) for kind in GROUPS}
     return RunConfig(**choices, **{name: getattr(checked, name) for name in SECTIONS})  # type: ignore[arg-type]
+
+
+def read_one(kind: type[T], data: Mapping[str, Any]) -> T:
+    """Return one checked config (or spec) of plain data."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(dict(data))
+    except ValidationError as error:
+        raise ConfigError([_message(item, {}) for item in error.errors(include_url=False)]) from error
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -235,13 +250,14 @@ def write_file(path: Path, run: RunConfig) -> None:
     path.write_text(yaml.safe_dump(run.to_dict(), sort_keys=False))
 
 
-def _choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any], dict[str, Any]]:
+def choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any], dict[str, Any]]:
+    """Return the plugin of one kind and its options as given, from what a file says and the name that a flag gives."""
     options: dict[str, Any] = {}
     plugin: Plugin[Any, Any] | None = None
     if isinstance(value, Plugin):
         plugin = value
     elif isinstance(value, Choice):
-        plugin, options = value.plugin, _plain(value.config)
+        plugin, options = value.plugin, plain(value.config)
     elif isinstance(value, str):
         name = name or value
     elif isinstance(value, Mapping):
@@ -253,7 +269,9 @@ def _choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any],
         if name is None:
             raise ConfigError(f"{kind}.use: missing; got {sorted(value)}, wanted the plugin's name under 'use'")
     elif value is not None:
-        plugin, options = find_by_config(kind, value), _plain(value)
+        plugin, options = find_by_config(kind, value), plain(value)
+    if plugin is not None and name is not None and name != plugin.name:
+        plugin, options = None, {}
     if plugin is None:
         if name is None:
             raise ConfigError(f"{kind}: missing; wanted a plugin's name (for instance one that `rlvla plugins` lists)")
@@ -265,7 +283,11 @@ def _validate(fields: Mapping[str, type[Any]], data: dict[str, Any], problems: l
     from pydantic import TypeAdapter, ValidationError
 
     root = make_dataclass(
-        "Run", [(name, kind) for name, kind in fields.items()], frozen=True, kw_only=True, namespace={"__pydantic_config__": _STRICT}
+        "Run",
+        [(name, kind) for name, kind in fields.items()],
+        frozen=True,
+        kw_only=True,
+        namespace={"__pydantic_config__": _STRICT},
     )
     try:
         return TypeAdapter(root).validate_python(data)
@@ -279,44 +301,25 @@ def _message(item: Any, fields: Mapping[str, type[Any]]) -> str:
     """Say path, got, wanted and the close name of one pydantic error."""
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        section, unknown = str(item["loc"][0]), str(item["loc"][-1])
-        known = [one.name for one in dataclasses.fields(fields[section])] if section in fields else []
-        return f"{where}: no such option.{_close(unknown, known)}"
-    wanted = item["msg"].removeprefix("Input should be ")
-    if item["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
-        return f"{where}: missing; wanted {wanted}"
-    return f"{where}: got {item['input']!r}, wanted {wanted}"
+        owner: Any = fields.get(str(item["loc"][0]))
+        for part in item["loc"][1:-1]:
+            owner = flags_.hints(owner).get(str(part))
+        return f"{where}: no such option.{_close(str(item['loc'][-1]), list(flags_.hints(owner)))}"
+    if item["type"].startswith("missing"):
+        return f"{where}: missing"
+    if item["type"] == "value_error":  # from a config class's own __post_init__
+        return f"{where}: {item['ctx']['error']}"
+    return f"{where}: got {item['input']!r}, wanted {item['msg'].removeprefix('Input should be ')}"
 
 
 def _close(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word.replace("-", "_"), known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" There is: {', '.join(known)}"
+    return f" Did you mean {close[0]!r}?" if close else f" There is: {', '.join(known) or 'none'}"
 
 
-def _names_in(flags: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split ``--sim libero`` off, since the options that follow depend on it."""
-    chosen: dict[str, str] = {}
-    rest: list[str] = []
-    words = iter(flags)
-    for word in words:
-        head, equals, tail = word.removeprefix("--").partition("=")
-        if word.startswith("--") and head in GROUPS:
-            value = tail if equals else next(words, None)
-            if value is None or value.startswith("--"):
-                raise ConfigError(f"--{head}: missing; wanted a plugin's name")
-            chosen[head] = value
-        else:
-            rest.append(word)
-    return chosen, rest
-
-
-def _apply(checked: Any, flags: Sequence[str], fields: Mapping[str, type[Any]]) -> Any:
-    """Apply flags with tyro, then check again, since tyro looks at types but not at bounds."""
-    import tyro
-
-    changed = tyro.cli(type(checked), default=checked, args=list(flags), prog="rlvla train")
-    problems: list[str] = []
-    result = _validate(fields, {name: _plain(getattr(changed, name)) for name in fields}, problems)
-    if problems:
-        raise ConfigError(problems)
-    return result
+def _merged(below: Any, above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings with those of ``above`` in place of those of ``below``."""
+    merged = dict(below) if isinstance(below, Mapping) else {}
+    for key, value in above.items():
+        merged[key] = _merged(merged.get(key), value) if isinstance(value, Mapping) else value
+    return merged

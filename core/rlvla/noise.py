@@ -57,4 +57,5 @@ class Noise:
 
     def normal(self, *shape: int, stream: int = 1) -> Tensor:
         """Return standard normal float32 ``[N, *shape]``, by inverting the distribution function (|x| below 5.4)."""
-        return torch.special.ndtri(self.uniform(*shape, stream=stream))
+        numbers: Tensor = torch.special.ndtri(self.uniform(*shape, stream=stream))
+        return numbers

@@ -9,13 +9,12 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Generic, Literal, TypeVar
 
 from packaging.requirements import Requirement
 from stevedore.driver import DriverManager
-from stevedore.exception import MultipleMatches, NoMatches
 
 from rlvla.errors import ConfigError, IncompatiblePlugin, UnknownPlugin
 
@@ -65,7 +64,9 @@ class Plugin(Generic[C, T]):
             IncompatiblePlugin: a requirement is missing or of a wrong version.
         """
         if self.distribution and (unmet := unmet_requirements(self.distribution)):
-            raise IncompatiblePlugin(f"{self.distribution} needs {'; '.join(unmet)}: pip install -U {self.distribution}")
+            raise IncompatiblePlugin(
+                f"{self.distribution} needs {'; '.join(unmet)}: pip install -U {self.distribution}"
+            )
         return load_object(self.target)  # type: ignore[no-any-return]
 
 
@@ -93,26 +94,27 @@ def find(kind: Kind, name: str) -> Plugin[Any, Any]:
         UnknownPlugin: no such name; the close one, or the package to install, is named.
         IncompatiblePlugin: the plugin wants another rlvla, or its descriptor cannot be imported.
     """
-    entries = {entry.name: entry for entry in metadata.entry_points(group=GROUPS[kind])}
-    if name not in entries:
-        raise UnknownPlugin(_unknown(kind, name, sorted(entries)))
-    distribution = entries[name].dist
-    label = distribution.name if distribution else ""
+    entries = [entry for entry in metadata.entry_points(group=GROUPS[kind]) if entry.name == name]
+    if not entries:
+        raise UnknownPlugin(_unknown(kind, name, sorted(names(kind))))
+    owners = [f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value for entry in entries]
+    if len(entries) > 1:  # stevedore sees this too, but cannot name objects that are not classes
+        raise IncompatiblePlugin(
+            f"{len(entries)} distributions register {kind} {name!r}, uninstall all but one: {', '.join(owners)}"
+        )
+    label = entries[0].dist.name if entries[0].dist else ""
     if label and (unmet := unmet_requirements(label, only="rlvla")):
-        raise IncompatiblePlugin(f"{label} {distribution.version if distribution else ''} needs {unmet[0]}")
+        raise IncompatiblePlugin(f"{owners[0]} needs {unmet[0]}")
     try:
-        driver = _Driver(GROUPS[kind], name, invoke_on_load=False, warn_on_missing_entrypoint=False)
-    except MultipleMatches as error:
-        raise IncompatiblePlugin(f"two installed distributions register {kind} {name!r}: uninstall one ({error})") from error
-    except NoMatches as error:
-        raise UnknownPlugin(_unknown(kind, name, sorted(entries))) from error
+        plugin = _Driver(GROUPS[kind], name, invoke_on_load=False).driver
     except Exception as error:
         raise IncompatiblePlugin(
-            f"{kind} plugin {name!r} ({label or entries[name].value}) cannot be imported: {type(error).__name__}: {error}"
+            f"{kind} plugin {name!r} ({owners[0]}) cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    plugin = driver.driver
     if not isinstance(plugin, Plugin):
-        raise IncompatiblePlugin(f"entry point {entries[name].value!r} names a {type(plugin).__name__}, wanted an rlvla.Plugin")
+        raise IncompatiblePlugin(
+            f"entry point {entries[0].value!r} names a {type(plugin).__name__}, wanted an rlvla.Plugin"
+        )
     return replace(plugin, name=name, distribution=label)
 
 
@@ -145,25 +147,25 @@ class Installed:
     version: str
     state: str
     """``ok``, or what is wrong."""
-    summary: str = field(default="")
+    summary: str = ""
+    listener: str | None = None
 
 
 def installed() -> Iterator[Installed]:
     """Yield every registered plugin with its state; imports descriptors only."""
     for kind, group in GROUPS.items():
         for entry in sorted(metadata.entry_points(group=group), key=lambda entry: entry.name):
-            summary, state = "", "ok"
+            summary, state, listener = "", "ok", None
             try:
                 plugin = find(kind, entry.name)
                 summary = (plugin.config.__doc__ or "").strip().partition("\n")[0]
+                listener = plugin.listener
                 if plugin.distribution and (unmet := unmet_requirements(plugin.distribution)):
                     state = f"needs {'; '.join(unmet)}"
             except ConfigError as error:
                 state = str(error)
-            distribution = entry.dist
-            yield Installed(
-                kind, entry.name, distribution.name if distribution else "?", distribution.version if distribution else "?", state, summary
-            )
+            name, version = (entry.dist.name, entry.dist.version) if entry.dist else ("?", "?")
+            yield Installed(kind, entry.name, name, version, state, summary, listener)
 
 
 def unmet_requirements(distribution: str, only: str | None = None) -> list[str]:

@@ -1,0 +1,60 @@
+# make quickstart    install and train the embedded default to success: a few minutes on two CPU cores, no GPU
+# make test          install everything and run the tests
+# Also: lint, e2e, bench, clean. PYTHON=python3.12 picks an interpreter; PIP_ARGS goes to pip, for instance
+# PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for torch without CUDA libraries.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+QUICK := . plugins/simulators/tabletop plugins/models/tiny plugins/algorithms/ppo plugins/schedulers/sync
+MANIFESTS := setup.cfg pyproject.toml constraints.txt $(wildcard plugins/*/*/setup.cfg)
+
+.PHONY: quickstart test e2e lint format bench clean
+.NOTPARALLEL:
+
+quickstart: $(VENV)/.quickstart
+	$(BIN)/rlvla train examples/tiny_tabletop_ppo_sync_cpu.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not e2e and not gpu" $(PYTEST_ARGS)
+
+e2e: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "e2e and not gpu" --timeout=900 $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell core plugins examples tests README.md
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	@for one in benchmarks/*.py; do echo "== $$one"; $(BIN)/python $$one || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage
+
+# ---- set-up, once; again when a manifest changes ---------------------------------------------------------------------
+
+$(VENV)/.made:
+	@.ci/system
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rlvla needs Python 3.11 or later; this is " + sys.version.split()[0] + ": make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -q --upgrade -c constraints.txt pip "setuptools>=77" wheel
+	@touch $@
+
+$(VENV)/.quickstart: $(VENV)/.made $(MANIFESTS)
+	$(PIP) install -q --no-build-isolation -c constraints.txt $(PIP_ARGS) -e ".[train]" $(patsubst %,-e %,$(filter-out .,$(QUICK)))
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made $(MANIFESTS) requirements-dev.txt
+	$(PIP) install -q --no-build-isolation -c constraints.txt $(PIP_ARGS) -r requirements-dev.txt
+	@touch $@ $(VENV)/.quickstart

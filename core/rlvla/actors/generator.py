@@ -1,0 +1,93 @@
+"""The generator actor: acts with its own copy of the trainable weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlvla.batch import Action, ObservationBatch
+from rlvla.errors import NonFiniteError
+from rlvla.model import Model
+from rlvla.noise import Noise
+from rlvla.receipts import GenerateReceipt
+from rlvla.weights import Weights, copy_into
+
+
+class GeneratorActor:
+    """Chooses chunks for any slots.
+
+    Args:
+        model: the acting copy.
+        fixed_rows: deterministic mode: every batch has this many rows, each at its own place, since what else is in a
+            batch changes the last bits of a row.
+    """
+
+    def __init__(self, model: Model, fixed_rows: int | None = None) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.version = -1
+        self._fixed_rows = fixed_rows
+        self._device = next(model.parameters()).device
+        self._staged: tuple[Weights, int] | None = None
+
+    def offer(self, weights: Weights, version: int) -> None:
+        """Take new weights; they are used from the next batch on.
+
+        Raises:
+            NonFiniteError: a weight is not a number; the old ones stay.
+        """
+        for name, tensor in weights.items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise NonFiniteError(f"version {version} of {name} has values that are not finite: not published")
+        self._staged = (weights, version)
+
+    def act(
+        self,
+        observations: Sequence[ObservationBatch],
+        rows: Sequence[Sequence[int]],
+        places: Sequence[Sequence[int]],
+        keys: Sequence[Sequence[int]],
+        greedy: bool = False,
+    ) -> tuple[GenerateReceipt | Action, ...]:
+        """Choose a chunk for some rows of each slot, in one batch; returns the receipt, then the actions of each slot.
+
+        Args:
+            observations: of all rows of each slot.
+            rows: which of them, for each slot.
+            places: where each row lies in a batch of fixed shape.
+            keys: noise key of each row.
+            greedy: the most likely chunk instead of a sample.
+        """
+        began = time.perf_counter()
+        self._swap()
+        picked = [batch[list(some)] for batch, some in zip(observations, rows, strict=True)]
+        observation = torch.cat(picked) if len(picked) > 1 else picked[0]
+        key_n = torch.tensor([key for some in keys for key in some], dtype=torch.int64)
+        place_n = torch.tensor([place for some in places for place in some], dtype=torch.int64)
+        if self._fixed_rows is not None:
+            source = torch.zeros(self._fixed_rows, dtype=torch.int64)
+            source[place_n] = torch.arange(len(place_n))
+            observation, key_n = observation[source], key_n[source]
+        with torch.no_grad():
+            inputs = self.model.preprocess(observation)
+            action = self.model.act(inputs, Noise(key_n.to(self._device)), greedy=greedy).cpu()
+        if self._fixed_rows is not None:
+            action = action[place_n]
+        receipt = GenerateReceipt(rows=len(place_n), version=self.version, seconds=time.perf_counter() - began)
+        return receipt, *action.split([len(some) for some in rows])
+
+    def value(self, observation: ObservationBatch) -> Tensor:
+        """Return ``[N, V]``."""
+        with torch.no_grad():
+            return self.model.value(self.model.preprocess(observation))
+
+    def _swap(self) -> None:
+        """Take over staged weights in place, between two batches."""
+        if self._staged is not None:
+            weights, version = self._staged
+            assert version >= self.version, "published version went backwards"
+            copy_into(self.model, weights)
+            self.version, self._staged = version, None
+            self.model.weights_changed(version)

@@ -1,0 +1,193 @@
+"""From chunks, as they were played slot by slot, to the trajectories and samples of one training step.
+
+Nothing is copied while playing: a chunk step keeps references to the slot's batches, and the training step gathers from
+them once, in ticket order, whatever the order of arrival.
+
+Letters: U trajectories, T chunk steps, S samples (chunks), n active rows of a chunk step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlvla.actors.simulator import Outcome
+from rlvla.batch import Action, ObservationBatch, Trajectories
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an active row's chunk belongs."""
+
+    ticket: int
+    member: int
+    chunk: int
+    row: int
+    """In the slot's observations."""
+    last: bool
+    """Nothing of this trajectory follows: the episode (group) or the window ends here."""
+
+
+@dataclass
+class _Played:
+    before: ObservationBatch
+    action: Action
+    outcome: Outcome
+    after: ObservationBatch
+    version: int
+    entries: Sequence[Entry]
+
+
+@dataclass
+class _Trajectory:
+    ticket: int
+    chunks: list[tuple[_Played, int]] = field(default_factory=list)
+
+
+@dataclass
+class Assembled:
+    """A training step's data: trajectories, and their S chunks in row-major order of ``trajectories.exists``."""
+
+    trajectories: Trajectories
+    observations: ObservationBatch
+    replay: Any
+    final_observations: ObservationBatch | None
+    """What chunks that ended an episode or a window led to; their values fill ``trajectories.final_value``."""
+    final_index: tuple[Tensor, Tensor]
+    """(trajectory, chunk) of each final observation."""
+
+
+class Assembly:
+    """Open and finished units, by ticket."""
+
+    def __init__(self) -> None:
+        self._units: dict[int, dict[int, _Trajectory]] = {}
+
+    def record(
+        self,
+        before: ObservationBatch,
+        action: Action,
+        outcome: Outcome,
+        after: ObservationBatch,
+        version: int,
+        entries: Sequence[Entry],
+    ) -> None:
+        """Keep one chunk step of a slot; ``entries`` are in the order of ``action`` and ``outcome``."""
+        played = _Played(before, action, outcome, after, version, entries)
+        for place, entry in enumerate(entries):
+            trajectory = self._units.setdefault(entry.ticket, {}).setdefault(entry.member, _Trajectory(entry.ticket))
+            assert entry.chunk == len(trajectory.chunks), f"ticket {entry.ticket}: chunk {entry.chunk} came out of order"
+            trajectory.chunks.append((played, place))
+
+    def forget(self, ticket: int, member: int | None = None) -> None:
+        """Drop a unit that is not trained on, or a member that is played again."""
+        if member is None:
+            self._units.pop(ticket, None)
+        else:
+            self._units.get(ticket, {}).pop(member, None)
+
+    def take(self, tickets: Sequence[int], final_values: bool) -> Assembled:
+        """Gather and forget the units of a training step, in the order given."""
+        units = [self._units.pop(ticket) for ticket in tickets]
+        trajectories = [unit[member] for unit in units for member in sorted(unit)]
+        place = {id(one): number for number, one in enumerate(trajectories)}
+        length = max(len(one.chunks) for one in trajectories)
+        exists = torch.zeros(len(trajectories), length, dtype=torch.bool)
+        for number, one in enumerate(trajectories):
+            exists[number, : len(one.chunks)] = True
+        sample_UT = torch.cumsum(exists.flatten(), 0).reshape(exists.shape) - 1
+        gather = _Gather(_steps(trajectories), place, sample_UT)
+        return gather.assemble(trajectories, exists, final_values)
+
+
+def _steps(trajectories: Sequence[_Trajectory]) -> list[tuple[_Played, list[tuple[int, _Trajectory, int]]]]:
+    """Return each chunk step once, with (place in it, trajectory, chunk) of what is wanted from it."""
+    wanted: dict[int, tuple[_Played, list[tuple[int, _Trajectory, int]]]] = {}
+    for trajectory in trajectories:
+        for chunk, (played, place) in enumerate(trajectory.chunks):
+            wanted.setdefault(id(played), (played, []))[1].append((place, trajectory, chunk))
+    return list(wanted.values())
+
+
+class _Gather:
+    def __init__(
+        self,
+        steps: list[tuple[_Played, list[tuple[int, _Trajectory, int]]]],
+        number: dict[int, int],
+        sample_UT: Tensor,
+    ) -> None:
+        self.steps = [
+            (
+                played,
+                torch.tensor([place for place, _, _ in some]),
+                torch.tensor([played.entries[place].row for place, _, _ in some]),
+                torch.tensor([number[id(trajectory)] for _, trajectory, _ in some]),
+                torch.tensor([chunk for _, _, chunk in some]),
+            )
+            for played, some in steps
+        ]
+        self.sample_UT = sample_UT
+
+    def assemble(self, trajectories: Sequence[_Trajectory], exists: Tensor, final_values: bool) -> Assembled:
+        samples = int(exists.sum())
+        first = self.steps[0][0]
+        observations = _empty(first.before, samples)
+        replay = _empty(first.action.replay, samples)
+        out = Trajectories(
+            exists=exists,
+            reward=_padded(exists, first.outcome.reward),
+            terminated=_padded(exists, first.outcome.terminated),
+            truncated=_padded(exists, first.outcome.truncated),
+            valid=_padded(exists, first.outcome.valid),
+            success=_padded(exists, first.outcome.success),
+            logp=_padded(exists, first.action.logp),
+            value=_padded(exists, first.action.value),
+            final_value=torch.zeros(exists.shape),
+            version=torch.zeros(exists.shape, dtype=torch.int64),
+            group=torch.tensor([one.ticket for one in trajectories])[:, None].expand(exists.shape).contiguous(),
+            batch_size=exists.shape,
+        )
+        finals: list[tuple[ObservationBatch, Tensor, Tensor]] = []
+        for played, place_n, row_n, unit_n, chunk_n in self.steps:
+            sample_n = self.sample_UT[unit_n, chunk_n]
+            observations[sample_n] = played.before[row_n]
+            replay[sample_n] = played.action.replay[place_n]
+            for name in ("reward", "terminated", "truncated", "valid", "success"):
+                getattr(out, name)[unit_n, chunk_n] = getattr(played.outcome, name)[place_n]
+            out.logp[unit_n, chunk_n] = played.action.logp[place_n]
+            out.value[unit_n, chunk_n] = played.action.value[place_n]
+            out.version[unit_n, chunk_n] = played.version
+            if final_values:
+                ended_n = (played.outcome.terminated | played.outcome.truncated).any(1)[place_n]
+                last_n = torch.tensor([played.entries[int(place)].last for place in place_n])
+                wanted = ended_n | last_n
+                if wanted.any():
+                    finals.append((played.after[row_n[wanted]], unit_n[wanted], chunk_n[wanted]))
+        final_index = (_joined([one[1] for one in finals]), _joined([one[2] for one in finals]))
+        return Assembled(
+            trajectories=out,
+            observations=observations,
+            replay=replay,
+            final_observations=torch.cat([one[0] for one in finals]) if finals else None,
+            final_index=final_index,
+        )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+
+
+def _empty(like: Any, samples: int) -> Any:
+    """Return an uninitialised container of ``samples`` rows shaped like another one's."""
+    return like[:1].apply(lambda one: one.new_empty((samples, *one.shape[1:])), batch_size=[samples])
+
+
+def _padded(exists: Tensor, like: Tensor) -> Tensor:
+    return like.new_zeros((*exists.shape, *like.shape[1:]))
+
+

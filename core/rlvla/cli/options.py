@@ -1,0 +1,72 @@
+"""What several commands share: help of typed options, logging."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import field, make_dataclass
+from typing import Any
+
+from rlvla import configs, flags
+from rlvla.errors import ConfigError
+from rlvla.plugin import GROUPS, find, names
+
+
+def plugin_help(source: Mapping[str, Any], words: Sequence[str]) -> str:
+    """Return the help of every option of the chosen plugins, and of the sections that every run has."""
+    chosen, _, problems = flags.split(words, GROUPS)
+    if problems:
+        raise ConfigError(problems)
+    fields: dict[str, type[Any]] = {}
+    lines = []
+    for kind in GROUPS:
+        value = source.get(kind)
+        there = ", ".join(sorted(names(kind))) or "none installed"
+        if value is None and kind not in chosen:
+            lines.append(f"--{kind} NAME: {there}  (its options are shown once it is named)")
+            continue
+        plugin = configs.choose(kind, value, chosen.get(kind))[0] if value is not None else find(kind, chosen[kind])
+        lines.append(f"--{kind} {plugin.name}  (there is: {there})")
+        fields[kind] = plugin.config
+    return "\n".join(lines) + "\n\n" + section_help({**fields, **configs.SECTIONS})
+
+
+def section_help(fields: Mapping[str, type[Any]]) -> str:
+    """Return ``--section.option TYPE``, its doc and its default, for each option of the config classes."""
+    import tyro
+
+    root = make_dataclass(
+        "Options", [(name, kind, field(default_factory=kind)) for name, kind in fields.items()], kw_only=True
+    )
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        tyro.cli(root, args=["--help"], prog="", description="")
+    lines = [line.rstrip() for line in text.getvalue().replace("``", "").splitlines()]
+    first = next(at for at, line in enumerate(lines) if line.strip() == f"{next(iter(fields))} options")
+    return "\n".join(lines[first:]).rstrip()  # without tyro's own usage line and its box of --help
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to the present ``sys.stderr``, which a live display replaces while it is shown."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        pass
+
+
+def log_to_stderr() -> None:
+    """Show rlvla's notes and everybody's warnings."""
+    handler = _Stderr()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("rlvla").setLevel(logging.INFO)

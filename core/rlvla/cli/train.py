@@ -1,0 +1,104 @@
+"""``rlvla train``: one run, from a recipe and flags, or from a checkpoint on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlvla import configs, flags
+from rlvla.cli import options
+from rlvla.errors import ConfigError
+from rlvla.plugin import GROUPS
+
+USAGE = """usage: rlvla train [recipe.yaml|recipe.py] [--sim NAME] [--model NAME] [--algo NAME] [--scheduler NAME] [options]
+       rlvla train --resume PATH [options]
+
+A recipe is a mapping with sim, model, algo, scheduler, train, eval, run; flags go on top of it.
+--resume PATH continues a run: its folder, or one of its checkpoints.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    file, resume, rest = split(words)
+    if "-h" in rest or "--help" in rest:
+        source = configs.read_file(file) if file else {}
+        print(USAGE)
+        print(options.plugin_help(source, [word for word in rest if word not in ("-h", "--help")]))
+        return 0
+    if resume is not None:
+        return train_again(resume, rest)
+    config = configs.read(configs.read_file(file) if file else {}, rest)
+    from rlvla import run
+
+    options.log_to_stderr()
+    return train(run.build_from(config))
+
+
+def split(words: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
+    """Return recipe file, path to resume from, and the flags."""
+    rest = list(words)
+    file = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    resume = None
+    for at, word in enumerate(rest):
+        if word == "--resume" or word.startswith("--resume="):
+            resume = word.partition("=")[2] or (rest[at + 1] if at + 1 < len(rest) else "")
+            if not resume or resume.startswith("--"):
+                raise ConfigError("--resume: missing; wanted a run's folder or one of its checkpoints")
+            del rest[at : at + (1 if "=" in word else 2)]
+            break
+    if file and resume:
+        raise ConfigError(f"{file} and --resume {resume}: give one; a resumed run brings its own recipe")
+    return file, resume, rest
+
+
+def train_again(path: str, words: Sequence[str]) -> int:
+    """Resume from a checkpoint with a few settings changed."""
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise ConfigError(f"--resume {path}: no such folder")
+    overrides = read_overrides(words, (*GROUPS, *configs.SECTIONS))
+    from rlvla import run
+
+    options.log_to_stderr()
+    return train(run.resume(place, overrides or None))
+
+
+def read_overrides(words: Sequence[str], sections: Sequence[str]) -> Mapping[str, Any]:
+    """Return flags as nested settings of ``sections``; their values are checked by who merges them with a config."""
+    chosen, rest, problems = flags.split(words, GROUPS)
+    overrides: dict[str, Any] = {}
+    problems += flags.merge(rest, configs.SECTIONS, overrides)
+    for kind, name in chosen.items():
+        overrides.setdefault(kind, {})["use"] = name
+    for name in overrides:
+        if name not in sections:
+            problems.append(f"--{name}: not an option here; there is: {', '.join(f'--{one}.*' for one in sections)}")
+    if problems:
+        raise ConfigError(problems)
+    return overrides
+
+
+def train(run: Any) -> int:
+    """Train to the end; Ctrl-C once ends after saving, twice at once."""
+
+    def interrupted(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("\nrlvla: stopping after a checkpoint; Ctrl-C again ends at once, without", file=sys.stderr)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        with run:
+            print(run.plan(), file=sys.stderr)
+            run.train()
+    except KeyboardInterrupt:
+        directory = os.path.relpath(run.directory)
+        print(f"rlvla: interrupted; go on with: rlvla train --resume {directory}", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 0

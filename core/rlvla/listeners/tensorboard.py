@@ -1,0 +1,57 @@
+"""TensorBoard files in ``<run>/tensorboard``, where the package is installed: ``tensorboard --logdir runs``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlvla.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from rlvla.results import EvalResults, RunInfo
+
+log = logging.getLogger(__name__)
+
+
+class TensorBoardListener:
+    """Scalars of every step and evaluation; does nothing where TensorBoard is not installed, and says so once."""
+
+    def __init__(self) -> None:
+        self._make: Any = None
+        self._directory: Path | None = None
+        self._writer: Any = None
+
+    @hookimpl
+    def on_run_start(self, run: RunInfo) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            log.info("no TensorBoard files are written: pip install tensorboard")
+            return
+        self._make, self._directory = SummaryWriter, run.directory / "tensorboard"
+
+    @hookimpl
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._write(step, metrics)
+
+    @hookimpl
+    def on_evaluation(self, step: int, results: EvalResults) -> None:
+        low, high = results.interval
+        self._write(step, {"eval/success": results.success, "eval/success_low": low, "eval/success_high": high})
+
+    @hookimpl
+    def on_run_end(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._make is None:
+            return
+        if self._writer is None:
+            # what a resumed run does again is taken back from the earlier files
+            self._writer = self._make(log_dir=str(self._directory), purge_step=step)
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, float(value), step)

@@ -1,0 +1,148 @@
+"""Counting: what a training step produced, how long its parts took, how far the run is.
+
+Names, as the field uses them: ``train/...`` is of the trainer (losses, ratios, staleness), ``rollout/...`` of the
+episodes that ended during the step, ``time/..._s`` of the phases, ``env_steps`` and ``env_steps_per_second`` count useful
+env steps only: actions executed while their episode ran.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import Any
+
+from rlvla.receipts import Ended, StepReceipt, TrainReceipt
+from rlvla.results import Progress
+
+RECENT = 200
+"""Finished episodes in the running success rate."""
+_PROGRESS_SECONDS = 0.25
+
+
+class Meter:
+    """Counters of a run; the ones of a step start anew with it."""
+
+    def __init__(self) -> None:
+        self.env_steps = 0
+        self.episodes = 0
+        self.started = 0
+        """Episodes started, for the choice of videos."""
+        self.recent: deque[bool] = deque(maxlen=RECENT)
+        self.env_steps_per_second = 0.0
+        self._step_seconds: deque[float] = deque(maxlen=20)
+        self._last_phases: dict[str, float] = {}
+        self._last_progress = -math.inf
+        self._last_phase = ""
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Start the counters of a step."""
+        self._began = time.perf_counter()
+        self._env_steps_before = self.env_steps
+        self._ended: list[Ended] = []
+        self._phases: dict[str, list[tuple[float, float]]] = {}
+        self.batches: list[int] = []
+        self.filtered = 0
+        self.lost = 0
+
+    def stepped(self, receipt: StepReceipt) -> None:
+        """Count a chunk step."""
+        self.env_steps += receipt.env_steps
+        self.episodes += len(receipt.ended)
+        self._ended += receipt.ended
+        self.recent.extend(one.success for one in receipt.ended)
+
+    def add_time(self, phase: str, began: float, ended: float) -> None:
+        """Count an interval of the controller's clock; overlapping intervals of a phase count once."""
+        self._phases.setdefault(phase, []).append((began, ended))
+
+    def finish_step(self, receipt: TrainReceipt, step: int, units: int) -> dict[str, float]:
+        """Return the metrics of a training step."""
+        seconds = time.perf_counter() - self._began
+        env_steps = self.env_steps - self._env_steps_before
+        self.env_steps_per_second = env_steps / seconds
+        self._step_seconds.append(seconds)
+        self._last_phases = {phase: _union(some) for phase, some in self._phases.items()}
+        metrics = {
+            "env_steps": float(self.env_steps),
+            "env_steps_per_second": self.env_steps_per_second,
+            "policy_version": float(receipt.version),
+            "rollout/episodes": float(len(self._ended)),
+            "rollout/success_recent": self.success,
+            "rollout/units": float(units),
+            "rollout/units_filtered": float(self.filtered),
+            "rollout/units_lost": float(self.lost),
+            "time/step_s": seconds,
+            "time/trainer_s": receipt.seconds,
+            **{f"time/{phase}_s": value for phase, value in self._last_phases.items()},
+            **receipt.metrics,
+        }
+        if self._ended:
+            metrics |= {
+                "rollout/success_once": _mean([one.success for one in self._ended]),
+                "rollout/success_at_end": _mean([one.success_at_end for one in self._ended]),
+                "rollout/return": _mean([one.episode_return for one in self._ended]),
+                "rollout/episode_length": _mean([one.steps for one in self._ended]),
+                "rollout/truncated": _mean([not one.terminated for one in self._ended]),
+            }
+        if self.batches:
+            metrics["rollout/generator_batch"] = _mean(self.batches)
+        return metrics
+
+    @property
+    def success(self) -> float:
+        """Success rate of the last episodes; nan before the first."""
+        return _mean(list(self.recent)) if self.recent else math.nan
+
+    def due(self, phase: str) -> bool:
+        """Say whether a live display should hear of progress now."""
+        now = time.perf_counter()
+        if phase == self._last_phase and now - self._last_progress < _PROGRESS_SECONDS:
+            return False
+        self._last_progress, self._last_phase = now, phase
+        return True
+
+    def progress(self, phase: Any, fraction: float, step: int, steps: int) -> Progress:
+        """Return what a live display shows."""
+        pace = _mean(list(self._step_seconds)) if self._step_seconds else math.nan
+        return Progress(
+            step=step,
+            steps=steps,
+            phase=phase,
+            fraction=fraction,
+            env_steps=self.env_steps,
+            episodes=self.episodes,
+            success=self.success,
+            env_steps_per_second=self.env_steps_per_second,
+            seconds=dict(self._last_phases),
+            eta_seconds=pace * (steps - step),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Return the run's counters, for an exact resume."""
+        return {
+            "env_steps": self.env_steps,
+            "episodes": self.episodes,
+            "started": self.started,
+            "recent": [int(one) for one in self.recent],
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state` returned."""
+        self.env_steps, self.episodes, self.started = state["env_steps"], state["episodes"], state["started"]
+        self.recent = deque(map(bool, state["recent"]), maxlen=RECENT)
+        self.begin_step()
+
+
+def _mean(values: Any) -> float:
+    return float(sum(values)) / len(values)
+
+
+def _union(intervals: list[tuple[float, float]]) -> float:
+    """Return the length covered by intervals."""
+    total, end = 0.0, -math.inf
+    for start, stop in sorted(intervals):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total

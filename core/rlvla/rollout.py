@@ -1,0 +1,197 @@
+"""Slots and rows: who plays what, and what became of it. The same code plays training units and evaluation episodes.
+
+A slot is a few environments stepped together by one simulator actor. Its rows take work from a feed, are reset where the
+work needs a new episode, and report each played chunk and each end to a sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlvla.assembly import Entry
+from rlvla.errors import WorkerDied
+from rlvla.receipts import Ended, GenerateReceipt, StepReceipt
+from rlvla.runtimes import Handle
+from rlvla.specs import Start
+from rlvla.work import Feed, Work
+
+MAX_RESTARTS = 3
+"""A slot whose worker dies this often without a single chunk step in between ends the run."""
+
+
+@dataclass
+class Row:
+    """One environment."""
+
+    number: int
+    """Counted over all slots."""
+    live: bool = False
+    """An episode is running."""
+    work: Work | None = None
+
+
+@dataclass
+class Slot:
+    """A few environments stepped together. Schedulers pass it around; ``number`` and ``rows`` may be read."""
+
+    number: int
+    actor: Handle
+    rows: list[Row]
+    observation: Any = None
+    """Reference to the present observation of all rows."""
+    action: Any = None
+    """Reference to the chunk chosen for the active rows, between ``generate`` and ``step``."""
+    version: int = -1
+    active: list[int] = field(default_factory=list)
+    """Rows that the chunk is for."""
+    restarts: int = 0
+
+    def working(self) -> list[int]:
+        """Return the rows that have work."""
+        return [place for place, row in enumerate(self.rows) if row.work is not None]
+
+
+class Sink(Protocol):
+    """Who wants to know what was played."""
+
+    def played(self, slot: Slot, before: Any, outcome: Any, after: Any, entries: Sequence[Entry]) -> None:
+        """Take references to a chunk step."""
+
+    def stepped(self, receipt: StepReceipt) -> None:
+        """Take the receipt of a chunk step."""
+
+    def finished(self, work: Work, ended: Ended | None) -> None:
+        """A trajectory is complete; ``ended`` if an episode ended with its last chunk."""
+
+    def lost(self, work: Work) -> None:
+        """A worker died; the trajectory will be played again from its start."""
+
+
+class Rollout:
+    """Rows at work.
+
+    Args:
+        slots: with their actors.
+        generator: who chooses chunks.
+        feed: where rows get work.
+        sink: who is told.
+        greedy: likeliest chunks instead of samples.
+        video: path for an episode's video, or None; called with the work at each reset.
+    """
+
+    def __init__(
+        self,
+        slots: list[Slot],
+        generator: Handle,
+        feed: Feed,
+        sink: Sink,
+        *,
+        greedy: bool = False,
+        video: Callable[[Work], Path | None] = lambda work: None,
+    ) -> None:
+        self.slots = slots
+        self._generator = generator
+        self._feed = feed
+        self._sink = sink
+        self._greedy = greedy
+        self._video = video
+
+    async def begin(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Give work to rows without, start the episodes that are needed; returns the slots that have work."""
+        await asyncio.gather(*(self._begin(slot) for slot in slots))
+        return [slot for slot in slots if slot.working()]
+
+    async def _begin(self, slot: Slot) -> None:
+        rows: list[int] = []
+        episodes: list[tuple[int, Start]] = []
+        videos: dict[int, str] = {}
+        for place, row in enumerate(slot.rows):
+            if row.work is None:
+                row.work = self._feed.take(row.number)
+            work = row.work
+            if work is None or (row.live and (work.episode is None or work.chunk > 0)):
+                continue
+            rows.append(place)
+            episodes.append(work.episode or self._feed.next_episode(row.number))
+            if path := self._video(work):
+                videos[place] = str(path)
+        if not rows:
+            return
+        seeds, starts = [seed for seed, _ in episodes], [start for _, start in episodes]
+        while True:
+            try:
+                _, slot.observation = await slot.actor.call("reset", rows, seeds, starts, videos, returns=1)
+                break
+            except WorkerDied as error:
+                await self._replace(slot, error)
+                return await self._begin(slot)
+        for place in rows:
+            slot.rows[place].live = True
+
+    async def generate(self, slots: Sequence[Slot]) -> GenerateReceipt:
+        """Choose a chunk for the working rows of these slots, in one batch."""
+        for slot in slots:
+            slot.active = slot.working()
+        work = [[slot.rows[place].work for place in slot.active] for slot in slots]
+        receipt, *actions = await self._generator.call(
+            "act",
+            [slot.observation for slot in slots],
+            [slot.active for slot in slots],
+            [[slot.rows[place].number for place in slot.active] for slot in slots],
+            [[self._feed.key(one) for one in some if one is not None] for some in work],
+            self._greedy,
+            returns=len(slots),
+        )
+        for slot, action in zip(slots, actions, strict=True):
+            slot.action, slot.version = action, receipt.version
+        result: GenerateReceipt = receipt
+        return result
+
+    async def step(self, slot: Slot) -> None:
+        """Execute the slot's chunk, and report what was played and what ended."""
+        before = slot.observation
+        try:
+            receipt, after, outcome = await slot.actor.call("step", slot.action, slot.active, returns=2)
+        except WorkerDied as error:
+            return await self._replace(slot, error)
+        slot.observation, slot.restarts = after, 0
+        ended = {one.row: one for one in receipt.ended}
+        entries, done = [], []
+        for place in slot.active:
+            row = slot.rows[place]
+            work = row.work
+            assert work is not None, "an active row without work"
+            row.live = place not in ended
+            last = work.chunk + 1 == work.length if work.length is not None else place in ended
+            entries.append(Entry(work.ticket, work.member, work.chunk, place, last))
+            work.chunk += 1
+            if last:
+                row.work = None
+                done.append((work, ended.get(place)))
+        self._sink.played(slot, before, outcome, after, entries)
+        self._sink.stepped(receipt)
+        for work, end in done:
+            self._sink.finished(work, end)
+
+    async def play(self) -> None:
+        """Play all slots in phase until the feed has nothing left."""
+        while working := await self.begin(self.slots):
+            await self.generate(working)
+            await asyncio.gather(*(self.step(slot) for slot in working))
+
+    async def _replace(self, slot: Slot, error: WorkerDied) -> None:
+        """Start a dead worker again; its rows play their work from the start."""
+        slot.restarts += 1
+        if slot.restarts > MAX_RESTARTS:
+            error.add_note(f"it died {slot.restarts} times in a row; given up")
+            raise error
+        await slot.actor.call("replace", returns=0)
+        for row in slot.rows:
+            row.live = False
+            if row.work is not None:
+                self._sink.lost(row.work)
+                row.work.chunk = 0

@@ -1,0 +1,75 @@
+"""Nothing waits for ever: calls that wait are watched, and a stall is reported with who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from rlvla.errors import StallError
+
+R = TypeVar("R")
+MIN_STALL_S = 60.0
+SLOWEST_FACTOR = 10.0
+
+
+class Watch:
+    """Knows every waiting call. No call of a kind may take longer than 60 s and ten times the slowest seen so far.
+
+    Args:
+        min_stall_s: seconds before anything counts as a stall.
+        first_call_s: allowance for the first call of each kind (simulators build scenes, kernels are compiled).
+    """
+
+    def __init__(self, min_stall_s: float = MIN_STALL_S, first_call_s: float = 600.0) -> None:
+        self.min_stall_s = min_stall_s
+        self.first_call_s = first_call_s
+        self._slowest: dict[str, float] = {}
+        self._waiting: dict[int, tuple[str, float]] = {}
+        self._next = 0
+
+    async def __call__(self, kind: str, waiting: Awaitable[R]) -> R:
+        """Wait, watched."""
+        loop = asyncio.get_running_loop()
+        number, began = self._next, loop.time()
+        self._next += 1
+        self._waiting[number] = (kind, began)
+        try:
+            return await waiting
+        finally:
+            del self._waiting[number]
+            self._slowest[kind] = max(self._slowest.get(kind, 0.0), loop.time() - began)
+
+    def allowance(self, kind: str) -> float:
+        """Return the seconds that a call of this kind may take."""
+        if kind not in self._slowest:
+            return max(self.first_call_s, self.min_stall_s)
+        return max(self.min_stall_s, SLOWEST_FACTOR * self._slowest[kind])
+
+    async def run(self) -> None:
+        """Look at the waiting calls for ever; raises when one has stalled.
+
+        Raises:
+            StallError: with the waiting calls and the stack of every thread.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(5.0, self.min_stall_s / 4))
+            now = loop.time()
+            for kind, began in list(self._waiting.values()):
+                if now - began > self.allowance(kind):
+                    raise StallError(self._report(kind, now - began, now))
+
+    def _report(self, kind: str, seconds: float, now: float) -> str:
+        waiting = "\n".join(
+            f"  {one}: {now - began:.0f} s (allowed {self.allowance(one):.0f} s)" for one, began in self._waiting.values()
+        )
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        stacks = "\n".join(
+            f"  thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame)[-4:])
+            for ident, frame in sys._current_frames().items()
+        )
+        return f"no progress: {kind!r} has waited {seconds:.0f} s. Waiting:\n{waiting}\nStacks:\n{stacks}"

@@ -1,0 +1,37 @@
+"""Weights on their way from trainer to generator: only what training changes travels."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from rlvla.model import Model
+
+Weights = dict[str, Tensor]
+"""Name to tensor: trainable parameters and buffers."""
+
+
+def acting_copy(model: Model) -> Model:
+    """Return a model with trainables and buffers of its own that shares the frozen parameters."""
+    frozen = {id(one): one for one in model.parameters() if not one.requires_grad}
+    return copy.deepcopy(model, frozen)
+
+
+def snapshot(model: Model) -> Weights:
+    """Return copies of the trainable parameters and of the buffers that are saved."""
+    saved = model.state_dict(keep_vars=True)
+    return {
+        name: tensor.detach().clone()
+        for name, tensor in saved.items()
+        if not isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad
+    }
+
+
+@torch.no_grad()
+def copy_into(model: Model, weights: Weights) -> None:
+    """Copy in place, so that captured graphs and shared views stay valid."""
+    mine = model.state_dict(keep_vars=True)
+    for name, tensor in weights.items():
+        mine[name].detach().copy_(tensor)

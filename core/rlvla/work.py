@@ -1,0 +1,159 @@
+"""What rows are to do next: windows and groups for training, a fixed list of episodes for evaluation.
+
+A feed hands out :class:`Work`. Seeds, starts and noise keys are functions of what the work *is* (ticket, member, chunk,
+episode number of a row) and never of who does it when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rlvla.seeds import derive
+from rlvla.specs import AlgorithmSpec, SimulatorSpec, Start
+
+
+@dataclass
+class Work:
+    """One trajectory that a row plays."""
+
+    ticket: int
+    member: int
+    length: int | None
+    """Chunks; None: until the episode ends."""
+    episode: tuple[int, Start] | None
+    """Seed and start of the one episode that it is; None: it continues whatever runs in its row."""
+    chunk: int = 0
+    """Chunks played."""
+
+
+class Feed(Protocol):
+    """Where rows get their work."""
+
+    def take(self, row: int) -> Work | None:
+        """Return the next work for a row, if there is any now."""
+
+    def next_episode(self, row: int) -> tuple[int, Start]:
+        """Return seed and start of the episode that a row starts inside its window."""
+
+    def key(self, work: Work) -> int:
+        """Return the noise key of the work's next chunk."""
+
+
+class Sampler:
+    """Which task and stored initial state the n-th start has: each task once in a shuffled round, states at random."""
+
+    def __init__(self, spec: SimulatorSpec, seed: int) -> None:
+        self._tasks = spec.tasks
+        self._seed = seed
+
+    def start(self, number: int) -> Start:
+        """Return the start of episode (or group) ``number``."""
+        tasks = len(self._tasks)
+        round_, place = divmod(number, tasks)
+        order = sorted(range(tasks), key=lambda task: derive(self._seed, "order", round_, task))
+        task = order[place]
+        states = self._tasks[task].initial_states
+        return Start(task, derive(self._seed, "state", number) % states if states else None)
+
+
+class WindowFeed:
+    """Windows of T chunks; ticket t belongs to row t mod rows, and a row's episodes go on across its windows."""
+
+    def __init__(self, algorithm: AlgorithmSpec, simulator: SimulatorSpec, rows: int, seed: int) -> None:
+        self.next_ticket = 0
+        self.episodes = [0] * rows
+        """Episodes that each row has started."""
+        self._length = algorithm.window
+        self._seed = seed
+        self._sampler = Sampler(simulator, derive(seed, "sampler"))
+        self._queues: list[deque[int]] = [deque() for _ in range(rows)]
+
+    def open(self, units: int) -> list[int]:
+        """Open the next tickets."""
+        tickets = list(range(self.next_ticket, self.next_ticket + units))
+        for ticket in tickets:
+            self._queues[ticket % len(self._queues)].append(ticket)
+        self.next_ticket += units
+        return tickets
+
+    def take(self, row: int) -> Work | None:
+        queue = self._queues[row]
+        return Work(queue.popleft(), 0, self._length, None) if queue else None
+
+    def next_episode(self, row: int) -> tuple[int, Start]:
+        number = self.episodes[row]
+        self.episodes[row] += 1
+        start = self._sampler.start(number * len(self._queues) + row)
+        return derive(self._seed, "episode", row, number), start
+
+    def key(self, work: Work) -> int:
+        return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+
+    def state(self) -> dict[str, Any]:
+        """Return the cursors, for an exact resume."""
+        return {"next_ticket": self.next_ticket, "episodes": self.episodes}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.next_ticket = state["next_ticket"]
+        self.episodes = list(state["episodes"])
+
+
+class GroupFeed:
+    """Groups of G rollouts of one task from one initial state; any row plays any member."""
+
+    def __init__(self, algorithm: AlgorithmSpec, simulator: SimulatorSpec, rows: int, seed: int) -> None:
+        self.next_ticket = 0
+        self._size = algorithm.group_size
+        self._seed = seed
+        self._sampler = Sampler(simulator, derive(seed, "sampler"))
+        self._queue: deque[tuple[int, int]] = deque()
+
+    def open(self, units: int) -> list[int]:
+        """Open the next tickets."""
+        tickets = list(range(self.next_ticket, self.next_ticket + units))
+        self._queue.extend((ticket, member) for ticket in tickets for member in range(self._size))
+        self.next_ticket += units
+        return tickets
+
+    def take(self, row: int) -> Work | None:
+        if not self._queue:
+            return None
+        ticket, member = self._queue.popleft()
+        return Work(ticket, member, None, (derive(self._seed, "group", ticket), self._sampler.start(ticket)))
+
+    def next_episode(self, row: int) -> tuple[int, Start]:
+        raise AssertionError("a group's rollout is one episode")
+
+    def key(self, work: Work) -> int:
+        return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+
+    def state(self) -> dict[str, Any]:
+        """Return the cursors, for an exact resume."""
+        return {"next_ticket": self.next_ticket}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.next_ticket = state["next_ticket"]
+
+
+@dataclass
+class EpisodeFeed:
+    """A fixed list of episodes; ticket n is the n-th of them."""
+
+    episodes: Sequence[tuple[int, Start]]
+    seed: int
+    taken: int = field(default=0)
+
+    def take(self, row: int) -> Work | None:
+        if self.taken == len(self.episodes):
+            return None
+        self.taken += 1
+        return Work(self.taken - 1, 0, None, self.episodes[self.taken - 1])
+
+    def next_episode(self, row: int) -> tuple[int, Start]:
+        raise AssertionError("an evaluation's work is one episode")
+
+    def key(self, work: Work) -> int:
+        return derive(self.seed, "noise", work.ticket, work.chunk)

@@ -1,0 +1,238 @@
+"""A simulator that lives in another process, used like one that lives here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rlvla.text import decode_text
+from rlvla.configs import Choice, plain, read_one
+from rlvla.errors import SimulatorError, WorkerDied
+from rlvla.simulator import ChunkResult, Observation
+from rlvla.specs import SimulatorSpec, Start
+from rlvla.worker import protocol
+
+_TAIL = 2000
+"""Characters of a worker's output that an error shows."""
+
+
+class SubprocessSimulator:
+    """Starts ``<python> -m rlvla.worker`` and forwards each call; one call at a time, from any thread.
+
+    Args:
+        choice: simulator plugin and config.
+        rows: environments in this process.
+        horizon: actions in a chunk.
+        python: interpreter; None: this one.
+        log: file for what the worker prints; None: a temporary one.
+        name: how errors call it.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        rows: int,
+        horizon: int,
+        *,
+        python: str | None = None,
+        log: Path | None = None,
+        name: str = "simulator",
+    ) -> None:
+        self.name = name
+        self.rows = rows
+        self._log: IO[bytes] = open(log, "ab+") if log else tempfile.TemporaryFile()  # noqa: SIM115
+        ours, theirs = socket.socketpair()
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
+        interpreter = python or sys.executable
+        try:
+            self._process = subprocess.Popen(
+                [interpreter, "-m", "rlvla.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is the owner's business
+            )
+        except OSError as error:
+            raise SimulatorError(f"{name}: cannot start the interpreter {interpreter!r}: {error}; see run.sim_python") from error
+        finally:
+            theirs.close()
+        self._link = ours
+        target = choice.plugin.target
+        kind = type(choice.config)
+        hello = {
+            "op": "hello",
+            "protocol": protocol.VERSION,
+            "plugin": choice.name if choice.plugin.distribution else None,
+            "target": target,
+            "config_type": f"{kind.__module__}:{kind.__qualname__}",
+            "config": plain(choice.config),
+            "rows": rows,
+            "horizon": horizon,
+        }
+        self._send(hello)
+        self._ready = False
+        self.spec: SimulatorSpec
+        self._versions: dict[str, str] = {}
+        self.seconds = 0.0
+        """Of the last call, inside the worker."""
+        self.videos: list[str] = []
+        """Completed by the last step."""
+
+    def wait_ready(self) -> SubprocessSimulator:
+        """Wait until the simulator stands. Starting several and then waiting for each starts them side by side.
+
+        Raises:
+            SimulatorError: it could not start; the worker's own error comes first.
+        """
+        if not self._ready:
+            message, _, fd = self._receive()
+            assert fd is not None, "ready came without the shared file"
+            self.spec = read_one(SimulatorSpec, message["spec"])
+            self._versions = message["versions"]
+            self._shared = protocol.map_shared(fd, message["layout"], message["size"])
+            os.close(fd)
+            self._ready = True
+        return self
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
+        self.wait_ready()
+        rows = [int(row) for row in rows]
+        self._call(
+            {"op": "reset", "rows": rows, "seeds": [int(s) for s in seeds], "starts": [[s.task, s.state] for s in starts]}
+        )
+        return self._observation(rows)
+
+    def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
+        self._shared["chunk"][:] = chunk_NHA
+        self._shared["active"][:] = active_N
+        answer, _ = self._call({"op": "step"})
+        self.videos = answer["videos"]
+        shared = self._shared
+        return ChunkResult(
+            observation=self._observation(slice(None)),
+            reward=shared["reward"],
+            terminated=shared["terminated"],
+            truncated=shared["truncated"],
+            valid=shared["valid"],
+            success=shared["success"],
+        )
+
+    def video(self, row: int, path: str) -> None:
+        """Record the episode that starts next in ``row``."""
+        self._call({"op": "video", "row": row, "path": path})
+
+    def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        answer, arrays = self._call({"op": "get_state", "rows": list(rows)})
+        left = iter(arrays)
+        return [{name: next(left) for name in names} for names in answer["names"]]
+
+    def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> Observation:
+        self.wait_ready()
+        arrays = [np.asarray(array) for one in states for array in one.values()]
+        self._call({"op": "set_state", "rows": list(rows), "names": [list(one) for one in states]}, arrays)
+        return self._observation(list(rows))
+
+    def versions(self) -> dict[str, str]:
+        return self._versions
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        """Ask the process to end, and end it after five seconds."""
+        if self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                self._link.settimeout(5.0)
+                protocol.send(self._link, {"op": "close"})
+                self._link.shutdown(socket.SHUT_WR)
+            try:
+                self._process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._link.close()
+        self._log.close()
+
+    def kill(self) -> None:
+        """End the process at once; a call that waits for it fails with :class:`WorkerDied`."""
+        self._process.kill()
+        self._process.wait()
+
+    def _observation(self, rows: Any) -> Observation:
+        shared = self._shared
+        return Observation(
+            images={one.name: shared[f"image/{one.name}"][rows] for one in self.spec.cameras},
+            state=shared["state"][rows],
+            instruction=decode_text(shared["instruction"][rows]),
+        )
+
+    def _call(self, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()) -> tuple[dict[str, Any], list[np.ndarray]]:
+        self._send(message, arrays)
+        answer, out, _ = self._receive()
+        self.seconds = answer["seconds"]
+        return answer, out
+
+    def _send(self, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:
+        try:
+            protocol.send(self._link, message, arrays)
+        except OSError as error:
+            raise self._died() from error
+
+    def _receive(self) -> tuple[dict[str, Any], list[np.ndarray], int | None]:
+        try:
+            message, arrays, fd = protocol.receive(self._link)
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+        if message["op"] == "error":
+            failure = SimulatorError(
+                f"{self.name}: {message['message']}" if message["type"] in _SPEAKING else
+                f"{self.name}: {message['type']}: {message['message']}",
+                worker=self.name,
+                output=message["traceback"],
+            )
+            failure.add_note(f"in the worker process:\n{message['traceback']}")
+            raise failure
+        return message, arrays, fd
+
+    def _died(self) -> WorkerDied:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        status = self._process.poll()
+        how = "stopped answering" if status is None else f"ended with status {status}"
+        if status is not None and status < 0:
+            with contextlib.suppress(ValueError):
+                how = f"was killed by {signal.Signals(-status).name}"
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _TAIL))
+        output = self._log.read().decode(errors="replace").strip()
+        return WorkerDied(
+            f"{self.name}: its worker process {how}" + (f"; its last words:\n{output}" if output else " without a word"),
+            worker=self.name,
+            output=output,
+        )
+
+
+_SPEAKING = {"SimulatorError", "ConfigError", "UnknownPlugin", "IncompatiblePlugin"}
+"""Errors whose message is made for people: the type would add nothing."""
+
+
+@contextlib.contextmanager
+def open_simulator(choice: Choice, rows: int = 1, horizon: int = 1, python: str | None = None) -> Iterator[SubprocessSimulator]:
+    """Run a simulator in a worker process for the length of a ``with`` block."""
+    simulator = SubprocessSimulator(choice, rows, horizon, python=python, name=choice.name)
+    try:
+        yield simulator.wait_ready()
+    finally:
+        simulator.close()

@@ -1,0 +1,91 @@
+"""A simulator in this process, with the videos of its episodes. A worker process holds one, and so does a run with
+``run.sim_in_process``: it answers to the same calls as :class:`rlvla.worker.SubprocessSimulator`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlvla.errors import SimulatorError
+from rlvla.simulator import ChunkResult, Observation, Simulator
+from rlvla.specs import Start
+from rlvla.video import write_video
+
+
+class Host:
+    """A simulator that also records episodes: ask :meth:`video` for a row before the reset that starts the episode."""
+
+    def __init__(self, simulator: Simulator, rows: int) -> None:
+        self.simulator = simulator
+        self.rows = rows
+        self.spec = simulator.spec
+        self.seconds = 0.0
+        """Of the last step."""
+        self.videos: list[str] = []
+        """Completed by the last step."""
+        self._paths: dict[int, Path] = {}
+        self._frames: dict[int, list[np.ndarray]] = {}
+
+    def video(self, row: int, path: str) -> None:
+        """Record the episode that starts next in ``row``."""
+        self._paths[row] = Path(path)
+        self._frames.pop(row, None)
+        self.simulator.record_video(sorted(self._paths))
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
+        """Start new episodes."""
+        observation = self.simulator.reset(rows, seeds, starts)
+        camera = self.simulator.spec.cameras[0].name if self.simulator.spec.cameras else None
+        for place, row in enumerate(rows):
+            if row in self._paths and camera is not None:
+                self._frames[row] = [np.asarray(observation.images[camera][place]).copy()]
+        return observation
+
+    def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
+        """Step; ``videos`` then lists the paths of the videos that became complete."""
+        began = time.perf_counter()
+        result = self.simulator.step(chunk_NHA, active_N)
+        self.videos = self._finish_videos(result) if self._frames else []
+        self.seconds = time.perf_counter() - began
+        return result
+
+    def _finish_videos(self, result: ChunkResult) -> list[str]:
+        if result.frames is None:
+            raise SimulatorError(f"{type(self.simulator).__name__} was asked for video and returned no frames")
+        ended_N = np.asarray((result.terminated | result.truncated).any(1))
+        written = []
+        for row in sorted(self._frames):
+            self._frames[row] += [np.asarray(frame) for frame in result.frames[row]]
+            if ended_N[row]:
+                path = self._paths.pop(row)
+                write_video(path, self._frames.pop(row), fps=self.simulator.spec.control_hz)
+                written.append(str(path))
+                self.simulator.record_video(sorted(self._paths))
+        return written
+
+    def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """Save live episodes (not the videos of them)."""
+        return self.simulator.get_state(rows)
+
+    def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> Observation:
+        """Continue saved episodes."""
+        return self.simulator.set_state(rows, states)
+
+    def versions(self) -> dict[str, str]:
+        """Return what changes the simulator's numbers."""
+        return self.simulator.versions()
+
+    def wait_ready(self) -> Host:
+        """Return at once: it stands."""
+        return self
+
+    def kill(self) -> None:
+        """Do nothing: a call in this process cannot be ended from outside."""
+
+    def close(self) -> None:
+        """End the simulator."""
+        self.simulator.close()

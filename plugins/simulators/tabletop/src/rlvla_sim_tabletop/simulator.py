@@ -1,0 +1,237 @@
+"""The table itself: one compiled model and one renderer for all rows of a worker, one ``MjData`` a row.
+
+Success: the named block has moved by more than 2.5 cm. Moving another one ends the episode as a failure.
+Letters: N rows, H actions in a chunk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+os.environ.setdefault("MUJOCO_GL", "egl")
+os.environ.setdefault("LP_NUM_THREADS", "0")  # llvmpipe's own threads cost more than they give at 64 pixels
+
+import mujoco
+import numpy as np
+from rlvla.errors import SimulatorError
+from rlvla.simulator import ChunkResult, Observation, Simulator
+from rlvla.specs import Start
+
+from rlvla_sim_tabletop import COLOURS, TEMPLATES, TabletopConfig, describe
+
+STEP_M = 0.05
+"""Largest displacement of the hand's target along an axis in one env step, in metres."""
+SUBSTEPS = 5
+MOVED_M = 0.025
+"""A block counts as moved beyond this displacement, in metres."""
+_AREA_M = 0.17
+"""Blocks and hand start within +- this, in metres."""
+_STATE_CENTRE = np.array([0.0, 0.0, 0.06])
+_STATE_SCALE = np.array([0.2, 0.2, 0.04])
+_PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
+
+
+@dataclass
+class _Row:
+    """What an episode needs beside the physics."""
+
+    goal: int = 0
+    instruction: str = TEMPLATES[0].format(COLOURS[0])
+    steps: int = 0
+    ended: bool = True
+    origin: np.ndarray = field(default_factory=lambda: np.zeros((len(COLOURS), 2)))
+    """Where the blocks stood at the start, in metres."""
+    potential: float = 0.0
+
+
+class TabletopSimulator(Simulator):
+    """N tables."""
+
+    def __init__(self, config: TabletopConfig, rows: int) -> None:
+        self.config = config
+        self.spec = describe(config)
+        self._model = mujoco.MjModel.from_xml_string((resources.files(__package__) / "scene.xml").read_text())
+        self._data = [mujoco.MjData(self._model) for _ in range(rows)]
+        self._rows = [_Row() for _ in range(rows)]
+        try:
+            self._renderer: mujoco.Renderer | None = mujoco.Renderer(self._model, config.image_size, config.image_size)
+        except Exception as error:
+            raise SimulatorError(
+                f"cannot render with MUJOCO_GL={os.environ['MUJOCO_GL']}: {type(error).__name__}: {error}. On Debian: "
+                "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri; or libosmesa6 and MUJOCO_GL=osmesa"
+            ) from error
+        for flag in ("SHADOW", "REFLECTION", "SKYBOX", "FOG", "HAZE"):
+            self._renderer.scene.flags[getattr(mujoco.mjtRndFlag, f"mjRND_{flag}")] = 0
+        self._hand = self._model.body("hand").id
+        self._blocks = [self._model.body(colour).id for colour in COLOURS]
+        self._low, self._high = self._model.jnt_range[:3, 0].copy(), self._model.jnt_range[:3, 1].copy()
+        self._pictures = np.zeros((rows, config.image_size, config.image_size, 3), np.uint8)
+        self._recorded: set[int] = set()
+        for row in range(rows):
+            mujoco.mj_forward(self._model, self._data[row])
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
+        for row, seed, start in zip(rows, seeds, starts, strict=True):
+            if not 0 <= start.task < len(COLOURS) or start.state is not None:
+                raise SimulatorError(
+                    f"tabletop has tasks 0 to {len(COLOURS) - 1} and no stored initial states, got {start}: "
+                    "use Start(task) with state None"
+                )
+            self._start(row, seed, start.task)
+        return self._observe(list(rows))
+
+    def _start(self, row: int, seed: int, goal: int) -> None:
+        random = np.random.default_rng(seed)
+        place_42 = self._places(random)
+        data, episode = self._data[row], self._rows[row]
+        mujoco.mj_resetData(self._model, data)
+        data.qpos[:3] = [*place_42[3], random.uniform(0.04, 0.09)]
+        data.ctrl[:3] = data.qpos[:3]
+        for block in range(len(COLOURS)):
+            data.qpos[3 + 3 * block : 6 + 3 * block] = [*place_42[block], random.uniform(-np.pi, np.pi)]
+        mujoco.mj_forward(self._model, data)
+        episode.goal, episode.steps, episode.ended = goal, 0, False
+        episode.instruction = TEMPLATES[random.integers(len(TEMPLATES))].format(COLOURS[goal])
+        episode.origin = place_42[:3].copy()
+        episode.potential = self._potential(row)
+        self._render(row)
+
+    def _places(self, random: np.random.Generator) -> np.ndarray:
+        """Return 4 points (blocks, hand) at least ``spacing`` apart."""
+        while True:
+            place_42 = random.uniform(-_AREA_M, _AREA_M, (4, 2))
+            distance = np.linalg.norm(place_42[:, None] - place_42[None], axis=-1)[np.triu_indices(4, 1)]
+            if distance.min() > self.config.spacing:
+                return place_42
+
+    def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
+        rows, horizon = len(self._rows), chunk_NHA.shape[1]
+        result = ChunkResult(
+            observation=Observation({}, np.zeros(0), []),
+            reward=np.zeros((rows, horizon), np.float32),
+            terminated=np.zeros((rows, horizon), bool),
+            truncated=np.zeros((rows, horizon), bool),
+            valid=np.zeros((rows, horizon), bool),
+            success=np.zeros(rows, bool),
+            frames=[[] for _ in range(rows)] if self._recorded else None,
+        )
+        for row in np.flatnonzero(active_N):
+            self._step_row(int(row), chunk_NHA[row], result)
+        result.observation = self._observe(range(rows))
+        return result
+
+    def _step_row(self, row: int, chunk_HA: Any, result: ChunkResult) -> None:
+        episode, data = self._rows[row], self._data[row]
+        if episode.ended:
+            raise SimulatorError(f"row {row} was stepped after its episode ended: reset it first")
+        if not np.isfinite(chunk_HA).all():
+            raise SimulatorError(f"row {row} got an action that is not finite: {np.asarray(chunk_HA).tolist()}")
+        for action, move_A in enumerate(np.clip(chunk_HA, -1.0, 1.0) * STEP_M):
+            data.ctrl[:3] = np.clip(data.ctrl[:3] + move_A, self._low, self._high)
+            mujoco.mj_step(self._model, data, SUBSTEPS)
+            episode.steps += 1
+            outcome = self._outcome(row)
+            result.valid[row, action] = True
+            result.reward[row, action] = self._reward(row, outcome)
+            result.terminated[row, action] = outcome != 0
+            result.truncated[row, action] = outcome == 0 and episode.steps >= self.config.max_episode_steps
+            episode.ended = bool(result.terminated[row, action] or result.truncated[row, action])
+            if row in self._recorded:
+                self._render(row)
+                assert result.frames is not None
+                result.frames[row].append(self._pictures[row].copy())
+            if episode.ended:
+                result.success[row] = outcome == 1
+                break
+        if row not in self._recorded:
+            self._render(row)
+
+    def _outcome(self, row: int) -> int:
+        """Return 1 if the named block has moved, -1 if another one has, else 0."""
+        moved = np.linalg.norm(self._data[row].xpos[self._blocks, :2] - self._rows[row].origin, axis=1) > MOVED_M
+        if not moved.any():
+            return 0
+        return 1 if moved[self._rows[row].goal] and moved.sum() == 1 else -1
+
+    def _reward(self, row: int, outcome: int) -> float:
+        if not self.config.shaped_reward:
+            return float(outcome == 1)
+        episode, potential = self._rows[row], self._potential(row)
+        progress, episode.potential = potential - episode.potential, potential
+        return 4.0 * progress + {1: 1.0, -1: -0.5, 0: 0.0}[outcome]
+
+    def _potential(self, row: int) -> float:
+        """Return -distance(hand, named block) + 2 x its displacement, in metres."""
+        data, episode = self._data[row], self._rows[row]
+        block = data.xpos[self._blocks[episode.goal]]
+        displacement = np.linalg.norm(block[:2] - episode.origin[episode.goal])
+        return float(2 * min(displacement, MOVED_M) - np.linalg.norm(data.xpos[self._hand] - block))
+
+    def _render(self, row: int) -> None:
+        assert self._renderer is not None, "rendering after close()"
+        self._renderer.update_scene(self._data[row], camera="front")
+        self._renderer.render(out=self._pictures[row])
+
+    def _observe(self, rows: Sequence[int]) -> Observation:
+        picked = list(rows)
+        position = np.stack([self._data[row].qpos[:3] for row in picked])
+        return Observation(
+            images={"front": self._pictures[picked]},
+            state=((position - _STATE_CENTRE) / _STATE_SCALE).astype(np.float32),
+            instruction=[self._rows[row].instruction for row in picked],
+        )
+
+    def record_video(self, rows: Sequence[int]) -> None:
+        self._recorded = set(rows)
+
+    def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        size = mujoco.mj_stateSize(self._model, _PHYSICS)
+        states = []
+        for row in rows:
+            episode, physics = self._rows[row], np.empty(size)
+            mujoco.mj_getState(self._model, self._data[row], physics, _PHYSICS)
+            template = next(n for n, text in enumerate(TEMPLATES) if text.format(COLOURS[episode.goal]) == episode.instruction)
+            states.append(
+                {
+                    "physics": physics,
+                    "origin": episode.origin.copy(),
+                    "potential": np.array(episode.potential),
+                    "episode": np.array([episode.goal, template, episode.steps, episode.ended], np.int64),
+                }
+            )
+        return states
+
+    def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> Observation:
+        for row, state in zip(rows, states, strict=True):
+            goal, template, steps, ended = (int(number) for number in state["episode"])
+            self._rows[row] = _Row(
+                goal=goal,
+                instruction=TEMPLATES[template].format(COLOURS[goal]),
+                steps=steps,
+                ended=bool(ended),
+                origin=np.array(state["origin"]),
+                potential=float(state["potential"]),
+            )
+            mujoco.mj_setState(self._model, self._data[row], np.asarray(state["physics"], np.float64), _PHYSICS)
+            self._data_forward(row)
+            self._render(row)
+        return self._observe(list(rows))
+
+    def _data_forward(self, row: int) -> None:
+        """Compute positions for rendering without touching the warm start that the next step uses."""
+        data = self._data[row]
+        warm = data.qacc_warmstart.copy()
+        mujoco.mj_forward(self._model, data)
+        data.qacc_warmstart[:] = warm
+
+    def versions(self) -> dict[str, str]:
+        return {"mujoco": mujoco.__version__, "MUJOCO_GL": os.environ["MUJOCO_GL"]}
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
