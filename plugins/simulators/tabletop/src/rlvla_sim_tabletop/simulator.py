@@ -194,9 +194,7 @@ class TabletopSimulator(Simulator):
         for row in rows:
             episode, physics = self._rows[row], np.empty(size)
             mujoco.mj_getState(self._model, self._data[row], physics, _PHYSICS)
-            template = next(
-                n for n, text in enumerate(TEMPLATES) if text.format(COLOURS[episode.goal]) == episode.instruction
-            )
+            template = next(n for n, text in enumerate(TEMPLATES) if text.format(COLOURS[episode.goal]) == episode.instruction)
             states.append(
                 {
                     "physics": physics,
