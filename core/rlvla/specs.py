@@ -100,6 +100,8 @@ class SimulatorSpec:
     """Actions of a chunk that may be executed before the policy is asked again; None: all of them."""
     device: Literal["cpu", "gpu"] = "cpu"
     """Where the physics runs; decides how environments are split into slots."""
+    in_process: bool = False
+    """Cannot run in a worker process (a batched simulator that shares its GPU with the model)."""
     restorable: bool = False
     """``get_state`` / ``set_state`` bring a live episode back exactly."""
     seeded_starts: bool = True
