@@ -63,7 +63,13 @@ class Algorithm(ABC):
         return False
 
     def progress(self, step: int, steps: int) -> None:
-        """Called before each training step, for what changes with it (schedules, critic warm-up)."""
+        """Called before each training step, for what changes with it (schedules, critic warm-up).
+
+        Args:
+            step: the step's number, from 0: also the version of the weights that it starts from, so that a chunk's lag is
+                ``step - version``.
+            steps: training steps wanted.
+        """
 
     def state(self) -> dict[str, Any]:
         """Return JSON-able state for an exact resume."""

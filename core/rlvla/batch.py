@@ -108,6 +108,12 @@ class Trajectories(TensorClass["nocast"]):
     """int64 ``[U, T]``: weights that produced the chunk."""
     group: Tensor
     """int64 ``[U, T]``: equal for rollouts of one task from one initial state."""
+    reference_logp: Tensor | None = None
+    """float32 ``[U, T, H, K]``: the same actions under the policy that training started from; only where
+    ``spec.reference`` asks for it."""
+    proximal_logp: Tensor | None = None
+    """float32 ``[U, T, H, K]``: the same actions under the weights that the training step starts from; only where
+    ``spec.proximal`` asks for it."""
 
 
 @dataclass
@@ -117,6 +123,7 @@ class Loss:
     total: Tensor
     """Scalar with gradients: coefficients times sums over denominators."""
     metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Name to (sum, count) over the part's valid entries; the trainer adds them up and divides once."""
+    """Name to (sum, count) over the part's valid entries; the trainer adds them up over parts, passes and ranks and
+    divides once. A count of 0 in all means that there is nothing to report."""
     maxima: dict[str, Tensor] = field(default_factory=dict)
     """Name to a maximum over the part."""

@@ -111,7 +111,7 @@ class Graph:
         self._survivors = sorted(self._survivors)[self._units_per_step :]
         for ticket in tickets:
             self._versions.pop(ticket, None)
-        self._progress("train", 0.0)
+        self.report("train", 0.0)
         (receipt,) = await self._timed("train", self._watch("trainer", self._trainer.call("train", tickets, self.steps_done)))
         self._opened = 0
         self.version = receipt.version
@@ -120,7 +120,7 @@ class Graph:
         self._hooks.call("on_step", step=self.steps_done, metrics=metrics)
         await self._periodic(self.steps_done)
         self.meter.begin_step()
-        self._progress("rollout", 0.0)
+        self.report("rollout", 0.0)
 
     async def publish(self) -> None:
         """Bring the trainer's weights to the generator; they are used from its next batch on."""
@@ -143,7 +143,7 @@ class Graph:
         self.meter.stepped(receipt)
         for path in receipt.videos:
             self._hooks.call("on_video", step=self.steps_done, path=Path(path))
-        self._progress("rollout", self._fraction())
+        self.report("rollout", self._fraction())
 
     def finished(self, work: Work, ended: Ended | None) -> None:
         """Submit a unit whose last trajectory is complete, if the algorithm keeps it."""
@@ -202,8 +202,9 @@ class Graph:
             done = len(self._survivors) * chunks + sum(map(len, self._members.values()))
         return min(1.0, done / wanted)
 
-    def _progress(self, phase: Any, fraction: float) -> None:
-        if self._hooks.wants("on_progress") and self.meter.due(phase):
+    def report(self, phase: Any, fraction: float) -> None:
+        """Tell listeners how far the present phase is, a few times a second at most."""
+        if self.meter.due(phase):
             self._hooks.call("on_progress", progress=self.meter.progress(phase, fraction, self.steps_done, self.until))
 
     def state(self) -> dict[str, Any]:

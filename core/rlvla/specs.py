@@ -100,6 +100,8 @@ class SimulatorSpec:
     """Actions of a chunk that may be executed before the policy is asked again; None: all of them."""
     device: Literal["cpu", "gpu"] = "cpu"
     """Where the physics runs; decides how environments are split into slots."""
+    in_process: bool = False
+    """Cannot run in a worker process (a batched simulator that shares its GPU with the model)."""
     restorable: bool = False
     """``get_state`` / ``set_state`` bring a live episode back exactly."""
     seeded_starts: bool = True
@@ -164,8 +166,15 @@ class AlgorithmSpec:
     max_staleness: int = 1
     """Versions that a unit's oldest chunk may lie behind; a scheduler may keep it lower."""
     reference: bool = False
-    """Needs log-probs of the policy that training started from."""
+    """Needs ``Trajectories.reference_logp``: log-probs of the policy that training started from."""
+    proximal: bool = False
+    """Needs ``Trajectories.proximal_logp``: all samples evaluated once before the step's first update."""
     entropy_bonus: bool = False
+    value_learning_rate_scale: float = 1.0
+    """What the learning rate is multiplied by for the value head; ``Model.parameter_groups`` applies it."""
+    refill_budget: float | None = None
+    """Units judged by ``Algorithm.keep`` in a training step at most, as a multiple of ``units_per_step``; beyond it a unit
+    is passed on whatever ``keep`` says, so that a policy that never succeeds does not collect for ever. None: no bound."""
 
 
 @dataclass(frozen=True)

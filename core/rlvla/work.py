@@ -98,7 +98,7 @@ class WindowFeed:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.next_ticket = state["next_ticket"]
-        self.episodes = list(state["episodes"])
+        self.episodes = list(state.get("episodes", self.episodes))
 
 
 class GroupFeed:

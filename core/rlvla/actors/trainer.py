@@ -6,10 +6,12 @@ Blind to the algorithm (it cuts and permutes what ``Algorithm.prepare`` returns)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -90,6 +92,19 @@ class TrainerActor:
         self.version += 1
         return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
 
+    def trial(self, observation: ObservationBatch, action: Action) -> float:
+        """Return the seconds that a forward and backward pass takes for each sample; changes no weights."""
+        device = next(self.model.parameters()).device
+        for _ in range(2):  # the first pass of anything is slow
+            began = time.perf_counter()
+            with torch.no_grad():
+                inputs = self.model.preprocess(observation)
+            evaluation = self.model.evaluate(inputs, action.replay.to(device))
+            (evaluation.logp.mean() + evaluation.value.sum()).backward()
+            seconds = time.perf_counter() - began
+        self.optimizer.zero_grad(set_to_none=True)
+        return seconds / len(observation)
+
     def _decay(self, step: int) -> float:
         """Return the fraction of the learning rate in force: linear from 1 to ``final_learning_rate``."""
         done = min(1.0, step / max(1, self.steps - 1))
@@ -147,20 +162,23 @@ class TrainerActor:
     def _micro_batches(self, chosen: Tensor) -> Iterator[Tensor]:
         yield from chosen.split(self.config.micro_batch or len(chosen))
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return optimizer tensors and JSON-able numbers, for an exact resume; the weights are saved with the model."""
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the weights (``model/``) and the optimizer's state; returns JSON-able numbers for :meth:`load`."""
+        self.model.save(folder / "model")
         names = {id(one): name for name, one in self.model.named_parameters()}
         tensors = {
             f"{names[id(parameter)]}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
             for parameter, state in self.optimizer.state.items()
             for key, value in state.items()
         }
-        return tensors, {"version": self.version, "bad_steps": self._bad_steps, "algorithm": self.algorithm.state()}
+        save_file(tensors, folder / "optimizer.safetensors")
+        return {"version": self.version, "bad_steps": self._bad_steps, "algorithm": self.algorithm.state()}
 
-    def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Take back what :meth:`state` returned."""
+    def load(self, folder: Path, numbers: Mapping[str, Any]) -> None:
+        """Take back what :meth:`save` wrote, in place."""
+        self.model.load(folder / "model")
         parameters = dict(self.model.named_parameters())
-        for key, value in tensors.items():
+        for key, value in load_file(folder / "optimizer.safetensors").items():
             name, _, field = key.rpartition("/")
             on_device = value if field == "step" else value.to(parameters[name].device)
             self.optimizer.state[parameters[name]][field] = on_device

@@ -28,7 +28,11 @@ class LocalHandle:
         return parts
 
     def send(self, method: str, *arguments: Any) -> None:
-        self._sent.append(self._thread.submit(getattr(self.actor, method), *arguments))
+        self._sent.append(self.submit(method, *arguments))
+
+    def submit(self, method: str, *arguments: Any) -> Future[Any]:
+        """Call a method from any thread."""
+        return self._thread.submit(getattr(self.actor, method), *arguments)
 
     def _raise_of_sent(self) -> None:
         left = []

@@ -1,0 +1,141 @@
+"""Do the chosen four fit together? Answered from specs alone, before torch or a simulator is imported."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+
+from rlvla.configs import RunConfig
+from rlvla.errors import ConfigError
+from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Specs:
+    """What the four chosen plugins say of themselves, and what follows from it."""
+
+    sim: SimulatorSpec
+    model: ModelSpec
+    algo: AlgorithmSpec
+    scheduler: SchedulerSpec
+    num_envs: int
+    slots: tuple[int, ...]
+    """Environments of each slot."""
+    units_per_step: int
+
+    @property
+    def max_chunks(self) -> int:
+        """Most chunk steps of an episode."""
+        return -(-self.sim.max_episode_steps // self.model.horizon)
+
+    @property
+    def samples_per_step(self) -> int:
+        """Most samples (chunks) of a training step."""
+        of_unit = self.algo.window if self.algo.unit == "window" else self.algo.group_size * self.max_chunks
+        return self.units_per_step * of_unit
+
+
+def check(config: RunConfig) -> Specs:
+    """Return the specs of a run whose parts fit.
+
+    Raises:
+        ConfigError: with every reason why they do not.
+    """
+    problems: list[str] = []
+    found = {}
+    for kind in ("sim", "model", "algo", "scheduler"):
+        try:
+            found[kind] = getattr(config, kind).describe()
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    sim, model, algo, scheduler = found["sim"], found["model"], found["algo"], found["scheduler"]
+    problems += _model_and_simulator(config, sim, model) + _model_and_algorithm(config, model, algo)
+    num_envs: int = config.sim.config.num_envs
+    if config.run.slots is not None and config.run.slots > num_envs:
+        problems.append(
+            f"run.slots: got {config.run.slots}, wanted at most sim.num_envs ({num_envs}): a slot holds an environment or more"
+        )
+    if config.eval.tasks and (beyond := [task for task in config.eval.tasks if task >= len(sim.tasks)]):
+        problems.append(f"eval.tasks: got {beyond}, wanted numbers below {len(sim.tasks)} (tasks of {config.sim.name})")
+    if algo.max_staleness < scheduler.max_staleness:
+        problems.append(
+            f"scheduler: {config.scheduler.name} trains on units up to {scheduler.max_staleness} versions old, "
+            f"{config.algo.name} takes {algo.max_staleness} at most: lower the scheduler's staleness"
+        )
+    specs = Specs(
+        sim=sim,
+        model=model,
+        algo=algo,
+        scheduler=scheduler,
+        num_envs=num_envs,
+        slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs))),
+        units_per_step=algo.units_per_step or num_envs,
+    )
+    if algo.minibatch_size and algo.unit == "window" and algo.minibatch_size > specs.samples_per_step:
+        problems.append(
+            f"algo.minibatch_size: got {algo.minibatch_size}, wanted at most {specs.samples_per_step}, the samples of a "
+            f"training step ({specs.units_per_step} windows of {algo.window} chunks)"
+        )
+    if problems:
+        raise ConfigError(problems)
+    if config.run.save_every > config.run.steps:
+        log.warning(
+            "run.save_every (%d) lies beyond the last step (%d): only the end is saved", config.run.save_every, config.run.steps
+        )
+    if config.run.deterministic and config.run.device not in ("cpu", "auto"):
+        log.warning("run.deterministic promises equal bits on the CPU only; on %s kernels may differ", config.run.device)
+    return specs
+
+
+def _model_and_simulator(config: RunConfig, sim: SimulatorSpec, model: ModelSpec) -> list[str]:
+    problems = []
+    offered = {camera.role for camera in sim.cameras}
+    if missing := [role for role in model.cameras if role not in offered]:
+        problems.append(
+            f"model: {config.model.name} looks at cameras {', '.join(model.cameras)}; {config.sim.name} offers "
+            f"{', '.join(sorted(offered)) or 'none'}: add {', '.join(missing)} to the simulator or drop it from the model"
+        )
+    if model.state and sim.state_dim == 0:
+        problems.append(f"model: {config.model.name} reads a proprioceptive state, {config.sim.name} offers none")
+    if model.action_dim is not None and model.action_dim != sim.action_dim:
+        problems.append(
+            f"model: {config.model.name} gives actions of {model.action_dim} dimensions, {config.sim.name} takes "
+            f"{sim.action_dim} ({', '.join(f'{part.name}: {part.size}' for part in sim.action)})"
+        )
+    return problems
+
+
+def _model_and_algorithm(config: RunConfig, model: ModelSpec, algo: AlgorithmSpec) -> list[str]:
+    problems = []
+    if algo.ratio_level not in model.ratio_levels:
+        problems.append(
+            f"algo.ratio_level: got {algo.ratio_level!r}, wanted {' or '.join(map(repr, model.ratio_levels))}, "
+            f"which {config.model.name} has"
+        )
+    if algo.values and algo.credit_level not in model.value_levels:
+        has = f"has them at level {' or '.join(model.value_levels)}" if model.value_levels else "has none"
+        problems.append(f"algo: {config.algo.name} needs values at level {algo.credit_level}; {config.model.name} {has}")
+    if algo.entropy_bonus and not model.entropy:
+        problems.append(f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0")
+    return problems
+
+
+def derived_slots(num_envs: int) -> int:
+    """Return how many worker processes share the environments: one a core."""
+    return min(num_envs, usable_cores())
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def split(num_envs: int, slots: int) -> tuple[int, ...]:
+    """Return the sizes of slots as even as they can be, larger ones first."""
+    small, larger = divmod(num_envs, slots)
+    return tuple(small + (number < larger) for number in range(slots))

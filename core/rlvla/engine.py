@@ -1,0 +1,355 @@
+"""Makes the actor graph of a run and drives it: actors, controller thread, checkpoints, evaluation.
+
+The heavy half of :class:`rlvla.run.Run`; imported when a run really starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from rlvla import checkpoint, versions
+from rlvla.actors.generator import GeneratorActor
+from rlvla.actors.simulator import Runner, SimulatorActor
+from rlvla.actors.trainer import TrainerActor
+from rlvla.algorithm import Algorithm
+from rlvla.checks import Specs, split, usable_cores
+from rlvla.configs import Choice, EvalConfig, RunConfig, plain, write_file
+from rlvla.evaluation import EvaluationSink, episodes_of
+from rlvla.graph import Graph
+from rlvla.hooks import Hooks
+from rlvla.model import Model
+from rlvla.results import EvalResults
+from rlvla.rollout import Rollout, Row, Slot
+from rlvla.runtimes.local import LocalHandle
+from rlvla.scheduler import Scheduler
+from rlvla.seeds import derive
+from rlvla.watch import Watch
+from rlvla.weights import acting_copy
+from rlvla.work import EpisodeFeed, GroupFeed, WindowFeed, Work
+from rlvla.worker import Host, SubprocessSimulator
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device that ``run.device`` means."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def make_model(choice: Choice, specs: Specs, seed: int, device: torch.device) -> Model:
+    """Return a model with fresh (or its configured checkpoint's) weights."""
+    generator = torch.Generator().manual_seed(derive(seed, "weights"))
+    model: Model = choice.plugin.load()(choice.config, specs.sim, specs.algo, generator=generator)
+    return model.to(device)
+
+
+class Engine:
+    """Actors and controller of one run."""
+
+    def __init__(self, config: RunConfig, specs: Specs, directory: Path, hooks: Hooks) -> None:
+        self.config = config
+        self.specs = specs
+        self.directory = directory
+        self._hooks = hooks
+        self._slots: list[Slot] = []
+        self._eval_slots: list[Slot] = []
+        self._handles: list[LocalHandle] = []
+        self.simulator_versions: dict[str, str] = {}
+        torch.set_num_threads(config.run.threads or min(8, usable_cores()))
+        device = device_of(config.run.device)
+        model = make_model(config.model, specs, config.run.seed, device)
+        self.model_manifest = dict(model.manifest())
+        self.parameters = sum(one.numel() for one in model.parameters())
+        self.trainable = sum(one.numel() for one in model.trainable().values())
+        algorithm: Algorithm = config.algo.plugin.load()(config.algo.config)
+        self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
+        fixed_rows = specs.num_envs if config.run.deterministic else None
+        self.generator = self._handle("generator", GeneratorActor(acting_copy(model), fixed_rows))
+        self.trainer = self._handle(
+            "trainer", TrainerActor(model, algorithm, config.train, seed=config.run.seed, steps=config.run.steps)
+        )
+        kind = {"window": WindowFeed, "group": GroupFeed}[specs.algo.unit]
+        self._watch = Watch()
+        self.graph = Graph(
+            slots=self._slots,
+            generator=self.generator,
+            trainer=self.trainer,
+            algorithm=algorithm,
+            feed=kind(specs.algo, specs.sim, specs.num_envs, config.run.seed),
+            hooks=hooks,
+            watch=self._watch,
+            until=config.run.steps,
+            units_per_step=specs.units_per_step,
+            periodic=self._periodic,
+            video=self._training_video,
+        )
+        self._border = self.graph.state()
+        self._live: list[bool] = []
+        self._idle = threading.Event()
+        self._resumed: Path | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="controller", daemon=True)
+        self._thread.start()
+
+    # ---- life ---------------------------------------------------------------------------------------------------
+
+    def wait(self, making: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the controller's thread and wait for it here; Ctrl-C cancels it and is passed on."""
+        future: Future[T] = asyncio.run_coroutine_threadsafe(making, self._loop)
+        while True:
+            try:
+                return future.result(timeout=0.5)  # a wait without end would not hear Ctrl-C
+            except TimeoutError:
+                if future.done():
+                    raise
+            except BaseException:
+                future.cancel()
+                raise
+
+    def wait_idle(self, seconds: float = 300.0) -> None:
+        """After a cancelled :meth:`wait`: wait until it has saved."""
+        self._idle.wait(seconds)
+
+    def _handle(self, name: str, actor: Any) -> LocalHandle:
+        handle = LocalHandle(name, actor)
+        self._handles.append(handle)
+        return handle
+
+    async def start(self, resume_from: Path | None, simulators: bool) -> None:
+        """Take over a checkpoint, and start the simulators of training, all side by side.
+
+        Args:
+            resume_from: checkpoint to continue.
+            simulators: False where only evaluation is wanted: live episodes then wait in the checkpoint.
+        """
+        if resume_from is not None:
+            self._live = await self._load(resume_from)
+            self._resumed = resume_from
+        if simulators and not self._slots:
+            self._slots += self._make_slots(self.specs.slots, "sim")
+            await self._ready(self._slots)
+            if any(self._live):
+                assert self._resumed is not None, "live episodes without a checkpoint"
+                await self._restore(checkpoint.read_episodes(self._resumed), self._live)
+
+    def _make_slots(self, sizes: Sequence[int], name: str) -> list[Slot]:
+        slots, first = [], 0
+        for number, size in enumerate(sizes):
+            actor = SimulatorActor(number, self._starter(f"{name}-{number}", size), size, self.specs.model.horizon)
+            rows = [Row(first + place) for place in range(size)]
+            slots.append(Slot(number, self._handle(f"{name}-{number}", actor), rows))
+            first += size
+        return slots
+
+    def _starter(self, name: str, rows: int) -> Callable[[], Runner]:
+        choice, options = self.config.sim, self.config.run
+        if options.sim_in_process or self.specs.sim.in_process:
+            return lambda: Host(choice.plugin.load()(choice.config, rows), rows)
+        folder = self.directory / "workers"
+        folder.mkdir(parents=True, exist_ok=True)
+        return lambda: SubprocessSimulator(
+            choice, rows, self.specs.model.horizon, python=options.sim_python, log=folder / f"{name}.log", name=name
+        )
+
+    async def _ready(self, slots: Sequence[Slot]) -> None:
+        for parts in await asyncio.gather(*(slot.actor.call("ready", returns=1) for slot in slots)):
+            self.simulator_versions = parts[1]
+
+    def close(self) -> None:
+        """End every actor, worker process and thread; what hangs is killed."""
+        for handle in self._handles:
+            if isinstance(handle.actor, SimulatorActor):
+                closing = handle.submit("close")
+                try:
+                    closing.result(timeout=10)
+                except Exception:
+                    handle.actor.kill()
+            handle.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    # ---- training -----------------------------------------------------------------------------------------------
+
+    async def train(self, until: int) -> None:
+        """Let the scheduler run; saves at the end and when something goes wrong."""
+        self.graph.until = until
+        self._idle.clear()
+        try:
+            await self._watched(self._scheduler.run(self.graph, until))
+            await self.save(live=True)
+        except BaseException as error:
+            await self._save_after(error)
+            raise
+        finally:
+            self._idle.set()
+
+    async def _watched(self, running: Coroutine[Any, Any, T]) -> T:
+        """Run beside the stall detector; whichever fails first ends both."""
+        task = asyncio.ensure_future(running)
+        detector = asyncio.ensure_future(self._watch.run())
+        try:
+            await asyncio.wait([task, detector], return_when=asyncio.FIRST_COMPLETED)
+            if detector.done():
+                self._kill_simulators()
+                detector.result()
+            return task.result()
+        finally:
+            for one in (task, detector):
+                one.cancel()
+            await asyncio.gather(task, detector, return_exceptions=True)
+
+    def _kill_simulators(self) -> None:
+        for slot in (*self._slots, *self._eval_slots):
+            slot.actor.actor.kill()  # type: ignore[attr-defined]
+
+    async def _save_after(self, error: BaseException) -> None:
+        """Save what can be saved: the weights, and the cursors of the last step border."""
+        try:
+            await asyncio.wait_for(self.save(live=False), timeout=300)
+        except Exception as second:
+            log.error("could not save after %s: %s: %s", type(error).__name__, type(second).__name__, second)
+
+    async def _periodic(self, step: int) -> None:
+        """Do what is due after a training step."""
+        self._border = self.graph.state()
+        every = self.config.eval.every
+        if every and (step % every == 0 or step == self.graph.until):
+            await self.graph.publish()
+            results = await self.evaluate(self.config.eval)
+            checkpoint.mark_best(self.directory, step, results.success)
+            self._hooks.call("on_evaluation", step=step, results=results)
+            if checkpoint.best(self.directory) == step:
+                await self.save(live=True)
+        if self.config.run.save_every and step % self.config.run.save_every == 0 and step < self.graph.until:
+            await self.save(live=True)
+
+    def _training_video(self, episode: int) -> Path | None:
+        every = self.config.run.video_every
+        if not every or episode % every:
+            return None
+        return self.directory / "videos" / f"train_episode_{episode:06d}.mp4"
+
+    # ---- evaluation ---------------------------------------------------------------------------------------------
+
+    async def evaluate_now(self, config: EvalConfig) -> EvalResults:
+        """Evaluate the trainer's present weights."""
+        await self.graph.publish()
+        return await self._watched(self.evaluate(config))
+
+    async def evaluate(self, config: EvalConfig) -> EvalResults:
+        """Run the evaluation's episodes with the weights that the generator holds, in environments of their own."""
+        began = time.perf_counter()
+        episodes = episodes_of(config, self.specs.sim)
+        rows = min(config.num_envs or self.specs.num_envs, len(episodes))
+        if sum(len(slot.rows) for slot in self._eval_slots) != rows:
+            await self._close_slots(self._eval_slots)
+            self._eval_slots = self._make_slots(split(rows, min(rows, len(self.specs.slots))), "eval")
+            await self._ready(self._eval_slots)
+        sink = EvaluationSink(episodes, self.specs.sim)
+
+        def video(work: Work) -> Path | None:
+            if work.ticket >= config.videos:
+                return None
+            name = f"eval_step_{self.graph.steps_done:06d}_episode_{work.ticket:04d}.mp4"
+            sink.videos[work.ticket] = self.directory / "videos" / name
+            return sink.videos[work.ticket]
+
+        feed = EpisodeFeed(episodes, config.seed)
+        rollout = Rollout(self._eval_slots, self.generator, feed, sink, greedy=config.greedy, video=video)
+        while working := await rollout.begin(self._eval_slots):
+            receipt = await rollout.generate(working)
+            await asyncio.gather(*(rollout.step(slot) for slot in working))
+            self.graph.report("evaluate", sink.done / len(episodes))
+        for path in sink.videos.values():
+            self._hooks.call("on_video", step=self.graph.steps_done, path=path)
+        return EvalResults(
+            episodes=sink.results(),
+            protocol=self._protocol(config),
+            policy_version=receipt.version,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _protocol(self, config: EvalConfig) -> Mapping[str, Any]:
+        return {
+            "simulator": {"use": self.config.sim.name, **plain(self.config.sim.config)},
+            "max_episode_steps": self.specs.sim.max_episode_steps,
+            "horizon": self.specs.model.horizon,
+            "notes": list(self.specs.sim.notes),
+            **plain(config),
+            "versions": {**versions.packages(self.config), **self.simulator_versions},
+        }
+
+    async def _close_slots(self, slots: list[Slot]) -> None:
+        for slot in slots:
+            await slot.actor.call("close")
+            slot.actor.close()  # type: ignore[attr-defined]
+            self._handles = [handle for handle in self._handles if handle is not slot.actor]
+        slots.clear()
+
+    # ---- checkpoints --------------------------------------------------------------------------------------------
+
+    async def save(self, live: bool) -> Path:
+        """Write a checkpoint of the last step border; ``live`` episodes too, where the simulator can save them."""
+        state = self.graph.state() if live else {**self._border, "live": [False] * self.specs.num_envs}
+        numbers_place = checkpoint.path_of(self.directory, state["steps_done"])
+        with checkpoint.Writer(numbers_place) as writer:
+            write_file(writer.folder / "config.yaml", self.config)
+            (trainer,) = await self.trainer.call("save", writer.folder)
+            episodes = await self._live_episodes() if live and self.specs.sim.restorable else {}
+            if not self.specs.sim.restorable:
+                state["live"] = [False] * self.specs.num_envs
+            if episodes:
+                checkpoint.write_episodes(writer.folder, episodes)
+            writer.commit({"graph": state, "trainer": trainer})
+        checkpoint.prune(self.directory, self.config.run.keep_last)
+        self._hooks.call("on_checkpoint", step=state["steps_done"], path=numbers_place)
+        return numbers_place
+
+    async def _live_episodes(self) -> dict[int, dict[str, Any]]:
+        episodes = {}
+        for slot in self._slots:
+            places = [place for place, row in enumerate(slot.rows) if row.live]
+            if places:
+                (states,) = await slot.actor.call("save", places)
+                episodes |= {slot.rows[place].number: state for place, state in zip(places, states, strict=True)}
+        return episodes
+
+    async def _load(self, place: Path) -> list[bool]:
+        """Continue from a checkpoint; returns which rows have a live episode in it.
+
+        Raises:
+            CheckpointError: it is of another model, or has another number of environments.
+        """
+        state = checkpoint.read_state(place)
+        live: list[bool] = state["graph"]["live"]
+        await self.trainer.call("load", place, state["trainer"])
+        if len(live) != self.specs.num_envs:
+            log.warning("%s had %d environments, now %d: live episodes start again", place, len(live), self.specs.num_envs)
+            state["graph"]["feed"].pop("episodes", None)
+            live = [False] * self.specs.num_envs
+        self.graph.load_state(state["graph"])
+        self._border = self.graph.state()
+        return live
+
+    async def _restore(self, episodes: dict[int, dict[str, Any]], live: Sequence[bool]) -> None:
+        for slot in self._slots:
+            places = [place for place, row in enumerate(slot.rows) if live[row.number]]
+            if places:
+                states = [episodes[slot.rows[place].number] for place in places]
+                _, slot.observation = await slot.actor.call("restore", places, states, returns=1)
+                for place in places:
+                    slot.rows[place].live = True

@@ -1,0 +1,285 @@
+"""``build``: from four names to a run that trains, evaluates and saves. Light until the run really starts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rlvla import checkpoint, configs, versions
+from rlvla.checks import Specs, check
+from rlvla.configs import RunConfig
+from rlvla.errors import ConfigError
+from rlvla.hooks import Hooks
+from rlvla.plugin import GROUPS
+from rlvla.results import EvalResults, RunInfo
+
+if TYPE_CHECKING:
+    from rlvla.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+def build(
+    *,
+    sim: Any,
+    model: Any,
+    algo: Any,
+    scheduler: Any = "sync",
+    train: Mapping[str, Any] | None = None,
+    eval: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any] | None = None,
+    listeners: Sequence[object] = (),
+) -> Run:
+    """Return a run of four plugins.
+
+    Example:
+        >>> run = rlvla.build(sim={"use": "tabletop", "num_envs": 32}, model="tiny", algo="ppo", run={"seed": 1})
+        >>> run.train(steps=100)
+
+    Args:
+        sim: a name, ``{"use": name, **options}``, or an instance of the plugin's config; likewise the next three.
+        model: see ``sim``.
+        algo: see ``sim``.
+        scheduler: see ``sim``.
+        train: options of :class:`rlvla.configs.TrainConfig`.
+        eval: options of :class:`rlvla.configs.EvalConfig`.
+        run: options of :class:`rlvla.configs.RunOptions`.
+        listeners: modules, classes or objects with ``@rlvla.hookimpl`` methods, for this run alone.
+
+    Raises:
+        ConfigError: everything that is wrong, at once, before anything heavy is imported.
+    """
+    source = {"sim": sim, "model": model, "algo": algo, "scheduler": scheduler, "train": train, "eval": eval, "run": run}
+    return build_from(configs.read(source), listeners=listeners)
+
+
+def build_from(config: RunConfig, listeners: Sequence[object] = ()) -> Run:
+    """Return a run of a checked config."""
+    return Run(config, listeners=listeners)
+
+
+def resume(path: str | Path, overrides: Mapping[str, Any] | None = None, listeners: Sequence[object] = ()) -> Run:
+    """Return a run that goes on where a checkpoint ends.
+
+    Args:
+        path: a run's folder (its last complete checkpoint is taken) or one checkpoint.
+        overrides: settings to change, nested as in a recipe: ``{"run": {"steps": 300}}``.
+        listeners: as in :func:`build`.
+
+    Raises:
+        CheckpointError: no complete checkpoint there.
+        ConfigError: overrides that cannot work.
+    """
+    place = checkpoint.find(path)
+    source = merged(configs.read_file(place / "config.yaml"), overrides or {})
+    source["run"] = {**source["run"], "name": checkpoint.run_of(place).name, "directory": str(checkpoint.run_of(place).parent)}
+    return Run(configs.read(source), listeners=listeners, resume_from=place)
+
+
+def evaluate(
+    path: str | Path,
+    *,
+    eval: Mapping[str, Any] | None = None,
+    sim: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any] | None = None,
+    listeners: Sequence[object] = (),
+) -> EvalResults:
+    """Evaluate a training checkpoint; results go to ``evaluations/`` in its run's folder.
+
+    Args:
+        path: a run's folder or one checkpoint.
+        eval: options of :class:`rlvla.configs.EvalConfig` to change.
+        sim: options of the simulator to change.
+        run: options of :class:`rlvla.configs.RunOptions` to change.
+        listeners: as in :func:`build`.
+    """
+    overrides = {name: value for name, value in (("eval", eval), ("sim", sim), ("run", run)) if value}
+    with resume(path, overrides, listeners) as one:
+        return one.evaluate()
+
+
+def merged(source: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe with some settings changed; another plugin's name drops the options of the old one."""
+    result = dict(source)
+    for section, change in overrides.items():
+        if isinstance(change, str):
+            change = {"use": change}
+        before = result.get(section) or {}
+        if "use" in change and change["use"] != before.get("use"):
+            before = {}
+        result[section] = {**before, **change}
+    return result
+
+
+class Run:
+    """One training run: made by :func:`build` or :func:`resume`; a context manager that closes it."""
+
+    def __init__(self, config: RunConfig, *, listeners: Sequence[object] = (), resume_from: Path | None = None) -> None:
+        self.config = config
+        self.specs: Specs = check(config)
+        self.hooks = Hooks(config.run, listeners, [getattr(config, kind).plugin for kind in GROUPS])
+        self.directory = Path(config.run.directory).expanduser() / (config.run.name or self._default_name())
+        self._resume_from = resume_from
+        self._engine: Engine | None = None
+        self._closed = False
+
+    def _default_name(self) -> str:
+        names = "-".join(getattr(self.config, kind).name for kind in ("model", "sim", "algo", "scheduler"))
+        return f"{names}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+    # ---- what users call ----------------------------------------------------------------------------------------
+
+    def train(self, steps: int | None = None) -> RunInfo:
+        """Train until ``steps`` training steps are done (counted from the run's first), saving on the way and at the end.
+
+        Args:
+            steps: None: ``run.steps``.
+
+        Raises:
+            RlvlaError: what went wrong; a checkpoint was saved before.
+            KeyboardInterrupt: Ctrl-C; a checkpoint was saved before.
+        """
+        engine = self._started()
+        until = steps or self.config.run.steps
+        if engine.graph.steps_done >= until:
+            raise ConfigError(
+                f"run.steps: got {until}, but {engine.graph.steps_done} steps are done: ask for more (run.train(steps=...))"
+            )
+        info = self.info()
+        self._write_manifest(info)
+        self.hooks.call("on_run_start", run=info)
+        error: BaseException | None = None
+        try:
+            with _sigterm_interrupts():
+                engine.wait(engine.train(until))
+        except BaseException as caught:
+            error = caught
+            if isinstance(caught, KeyboardInterrupt):
+                engine.wait_idle()
+            raise
+        finally:
+            self.hooks.call("on_run_end", run=info, error=error)
+            if error is not None:
+                self.close()
+        return info
+
+    def evaluate(self, **options: Any) -> EvalResults:
+        """Measure success with the present weights.
+
+        Args:
+            options: of :class:`rlvla.configs.EvalConfig`, on top of the run's.
+        """
+        engine = self._started(simulators=False)
+        config = configs.read({**self.config.to_dict(), "eval": {**configs.plain(self.config.eval), **options}})
+        check(config)
+        results = engine.wait(engine.evaluate_now(config.eval))
+        place = self.directory / "evaluations" / f"step_{engine.graph.steps_done:06d}.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(results.to_dict(), indent=1))
+        self.hooks.call("on_evaluation", step=engine.graph.steps_done, results=results)
+        return results
+
+    def save(self) -> Path:
+        """Write a checkpoint; returns its folder."""
+        engine = self._started(simulators=False)
+        return engine.wait(engine.save(live=True))
+
+    def plan(self) -> str:
+        """Say what the run will cost, after a short trial of each part."""
+        from rlvla.plan import cost_line
+
+        return cost_line(self._started())
+
+    def info(self) -> RunInfo:
+        """Return name, folder, config and manifest."""
+        manifest: dict[str, Any] = {"versions": versions.packages(self.config), "seed": self.config.run.seed}
+        if self._engine is not None:
+            manifest["versions"] |= self._engine.simulator_versions
+            manifest["model"] = self._engine.model_manifest
+        if self._resume_from is not None:
+            manifest["resumed_from"] = str(self._resume_from)
+        return RunInfo(name=self.directory.name, directory=self.directory, config=self.config, manifest=manifest)
+
+    def close(self) -> None:
+        """End all actors and worker processes; a second call does nothing."""
+        self._closed = True
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_engine", None) is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        lines = [f"Run {str(self.directory)!r}"]
+        for kind in GROUPS:
+            choice = getattr(self.config, kind)
+            lines.append(f"  {kind:<10}{choice.name:<14}{choice.plugin.distribution}")
+        specs, slots = self.specs, self.specs.slots
+        done = f"{self._engine.graph.steps_done} of " if self._engine is not None else ""
+        lines.append(f"  {'envs':<10}{specs.num_envs} in {len(slots)} slots of {min(slots)} to {max(slots)}")
+        lines.append(
+            f"  {'step':<10}{specs.units_per_step} {specs.algo.unit}s, up to {specs.samples_per_step} chunks of "
+            f"{specs.model.horizon} actions; {done}{self.config.run.steps} steps"
+        )
+        return "\n".join(lines)
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _started(self, simulators: bool = True) -> Engine:
+        if self._closed:
+            raise ConfigError(f"{self.directory}: this run is closed; go on with rlvla.resume({str(self.directory)!r})")
+        if self._engine is None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if self._resume_from is None and checkpoint.steps(self.directory):
+                raise ConfigError(
+                    f"run.name: {self.directory} already holds checkpoints; choose another name, or go on with "
+                    f"rlvla.resume({str(self.directory)!r})"
+                )
+            from rlvla.engine import Engine
+
+            self._engine = Engine(self.config, self.specs, self.directory, self.hooks)
+            try:
+                self._engine.wait(self._engine.start(self._resume_from, simulators))
+            except BaseException:
+                self.close()
+                raise
+        elif simulators:
+            self._engine.wait(self._engine.start(None, True))
+        return self._engine
+
+    def _write_manifest(self, info: RunInfo) -> None:
+        configs.write_file(self.directory / "config.yaml", self.config)
+        (self.directory / "manifest.json").write_text(json.dumps(dict(info.manifest), indent=1))
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Make SIGTERM end a run as Ctrl-C does, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,24 @@
+"""What changes numbers: the versions that a run's manifest and an evaluation's protocol name. Light: imports nothing heavy."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib import metadata
+
+from rlvla.configs import RunConfig
+from rlvla.plugin import GROUPS
+
+_PACKAGES = ("rlvla", "torch", "tensordict", "numpy", "gymnasium", "transformers", "peft", "timm")
+
+
+def packages(config: RunConfig) -> dict[str, str]:
+    """Return Python's, the platform's, and the versions of installed packages and chosen plugins."""
+    found = {"python": sys.version.partition(" ")[0], "platform": platform.platform()}
+    plugins = [getattr(config, kind).plugin.distribution for kind in GROUPS]
+    for name in (*_PACKAGES, *plugins):
+        try:
+            found[name] = metadata.version(name)
+        except (metadata.PackageNotFoundError, ValueError):
+            continue
+    return found
