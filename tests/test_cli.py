@@ -55,8 +55,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
         module.runs.append(run)
         return run
 
-    def evaluate(path: Path, *, eval: Any, sim: Any) -> EvalResults:
-        keep(FakeRun((path, eval, sim)))
+    def evaluate(path: Path, **overrides: Any) -> EvalResults:
+        keep(FakeRun((path, overrides)))
         episodes = tuple(EvalEpisode(n, n % 2, f"task_{n % 2}", None, n, n < 3, n < 2, 10, 1.0) for n in range(4))
         return EvalResults(episodes, {"greedy": True}, policy_version=7, seconds=1.5)
 
@@ -211,7 +211,7 @@ def test_flags_that_the_help_shows_are_the_flags_that_are_read(
 def test_eval_passes_overrides_and_writes_json(engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
     assert cli.main(["eval", f"{tmp_path}/", "--eval.episodes", "4", "--sim.suite", "hard", "--json", str(out)]) == 0
-    assert engine.runs[0].made_from == (tmp_path, {"episodes": "4"}, {"suite": "hard"})
+    assert engine.runs[0].made_from == (tmp_path, {"eval": {"episodes": "4"}, "sim": {"suite": "hard"}})
     text = capsys.readouterr().out
     assert "success 0.750 (95 % interval 0.301 to 0.954, 4 episodes)" in text
     assert "task_1" in text
@@ -222,7 +222,7 @@ def test_eval_refuses_settings_that_it_does_not_read(
     engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["eval", str(tmp_path), "--train.learning-rate", "1"]) == 2
-    assert "--train: not an option here; there is: --eval.*, --sim.*" in capsys.readouterr().err
+    assert "--train: not an option here; there is: --eval.*, --sim.*, --run.*" in capsys.readouterr().err
     assert cli.main(["eval", str(tmp_path / "none")]) == 2
     assert cli.main(["eval"]) == 2
 

@@ -107,7 +107,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Build all wheels; distribution's name to file."""
     place = tmp_path_factory.mktemp("wheels")
     sources = []
-    for folder in (ROOT, *FOLDERS):  # copies: setuptools leaves a build/ behind, whose stale files get into the next wheel
+    for folder in (
+        ROOT,
+        *FOLDERS,
+    ):  # copies: setuptools leaves a build/ behind, whose stale files get into the next wheel
         copy = tmp_path_factory.mktemp("sources") / folder.name
         shutil.copytree(folder, copy, ignore=NOT_SOURCES)
         sources.append(str(copy))

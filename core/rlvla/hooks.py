@@ -89,6 +89,10 @@ class Hooks:
         """Listeners that still listen, in the order in which they are called."""
         return [name for name, listener in self._manager.list_name_plugin() if listener is not None]
 
+    def wants(self, hook: str) -> bool:
+        """Say whether anybody listens to a hook, where its arguments cost something to make."""
+        return bool(getattr(self._manager.hook, hook).get_hookimpls())
+
     def call(self, hook: str, /, **arguments: Any) -> None:
         """Call one hook of every listener; one that raises is warned about, and switched off after three times.
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 USAGE = """usage: rlvla eval PATH [--json FILE] [--eval.episodes N ...] [--sim.option VALUE ...]
 
 PATH is a run's folder or one of its checkpoints. --json FILE writes the results (- for stdout).
---sim.* changes the simulator's settings for this evaluation; --eval.* those of the run.
+--sim.* and --run.* change the checkpoint's settings for this evaluation, for instance --run.device cpu.
 """
+SECTIONS = ("eval", "sim", "run")
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,12 +37,12 @@ def main(words: Sequence[str]) -> int:
     if not path.exists():
         raise ConfigError(f"{path}: no such folder")
     file, words = options.take(words, "json", "a file name, or - for stdout")
-    overrides = options.read_overrides(words, ("eval", "sim"))
+    overrides = options.read_overrides(words, SECTIONS)
 
     from rlvla import run
 
     options.log_to_stderr()
-    results = run.evaluate(path, eval=overrides.get("eval", {}), sim=overrides.get("sim", {}))
+    results = run.evaluate(path, **overrides)
     text = json.dumps(results.to_dict(), indent=1)
     if file == "-":
         print(text)
