@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from rlvla.configs import _plain, _validate, config
+from rlvla.configs import plain, _validate, config
 from rlvla.errors import ConfigError
 from rlvla.specs import CreditLevel, RatioLevel
 
@@ -101,7 +101,7 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
 def bounds(options: object) -> list[str]:
     """Return which options are of a wrong type or out of their bounds, for a config made by its constructor."""
     found: list[str] = []
-    _validate({"algo": type(options)}, {"algo": _plain(options)}, found)
+    _validate({"algo": type(options)}, {"algo": plain(options)}, found)
     return found
 
 

@@ -118,7 +118,7 @@ class Conformance:
         """Every option has a default that its own bounds allow."""
         plugin = self.plugin()
         problems: list[str] = []
-        configs._validate({self.kind: plugin.config}, {self.kind: configs._plain(plugin.config())}, problems)
+        configs._validate({self.kind: plugin.config}, {self.kind: configs.plain(plugin.config())}, problems)
         assert not problems, "defaults that the config's own types refuse: " + "; ".join(problems)
 
     def test_describe_gives_the_spec(self) -> None:
@@ -139,7 +139,7 @@ class Conformance:
         import yaml
 
         for config in self.all_configs():
-            plain = configs._plain(config)
+            plain = configs.plain(config)
             for way, data in (("a dict", plain), ("YAML", yaml.safe_load(yaml.safe_dump(plain)))):
                 problems: list[str] = []
                 checked = configs._validate({self.kind: type(config)}, {self.kind: data}, problems)

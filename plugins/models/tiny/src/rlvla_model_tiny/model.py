@@ -40,7 +40,7 @@ class TinyModel(Model):
         *,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
+        super().__init__(config, simulator, algorithm, generator=generator)
         self.config = config
         self.spec = describe(config)
         roles = {camera.role: camera.name for camera in simulator.cameras}

@@ -1,7 +1,7 @@
 """The table itself: one compiled model and one renderer for all rows of a worker, one ``MjData`` a row.
 
 Success: the named block has moved by more than 2.5 cm. Moving another one ends the episode as a failure.
-Letters: N rows, H actions in a chunk.
+Letters: N rows, H actions in a chunk; T tries and P pairs of a placement.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ _AREA_M = 0.17
 """Blocks and hand start within +- this, in metres."""
 _STATE_CENTRE = np.array([0.0, 0.0, 0.06])
 _STATE_SCALE = np.array([0.2, 0.2, 0.04])
+_TRIES = 32
+"""Placements drawn at once: one in about ten is wide enough at the default spacing."""
+_PAIRS = np.triu_indices(len(COLOURS) + 1, 1)
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
@@ -103,10 +106,11 @@ class TabletopSimulator(Simulator):
     def _places(self, random: np.random.Generator) -> np.ndarray:
         """Return 4 points (blocks, hand) at least ``spacing`` apart."""
         while True:
-            place_42 = random.uniform(-_AREA_M, _AREA_M, (4, 2))
-            distance = np.linalg.norm(place_42[:, None] - place_42[None], axis=-1)[np.triu_indices(4, 1)]
-            if distance.min() > self.config.spacing:
-                return place_42
+            place_T42 = random.uniform(-_AREA_M, _AREA_M, (_TRIES, 4, 2))
+            distance_TP = np.linalg.norm(place_T42[:, _PAIRS[0]] - place_T42[:, _PAIRS[1]], axis=-1)
+            far_T = distance_TP.min(1) > self.config.spacing
+            if far_T.any():
+                return place_T42[far_T.argmax()]
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         rows, horizon = len(self._rows), chunk_NHA.shape[1]
