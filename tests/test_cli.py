@@ -17,7 +17,7 @@ from rlvla.errors import SimulatorError
 from rlvla.plugin import GROUPS
 from rlvla.results import EvalEpisode, EvalResults
 
-HEAVY = ("torch", "ray", "mujoco", "tensordict", "numpy")
+HEAVY = ("torch", "ray", "mujoco", "tensordict", "transformers", "sapien")
 
 
 class FakeRun:

@@ -171,7 +171,11 @@ def plugins_of(python: Path) -> dict[str, str]:
     command = [str(python.parent / "rlvla"), "plugins", "--json"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     out = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-    return {one["distribution"]: one["state"] for one in json.loads(out) if one["kind"] in GROUPS}
+    return {
+        one["distribution"]: one["state"]
+        for one in json.loads(out)
+        if one["kind"] in GROUPS and one["distribution"] != "rlvla"
+    }
 
 
 @pytest.mark.e2e

@@ -9,20 +9,21 @@ import dataclasses
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvla import plugin
-from rlvla.configs import Choice
-from rlvla.errors import ConfigError, SimulatorError
+from rlvla import flags, plugin
+from rlvla.configs import Choice, plain, read_one
+from rlvla.errors import ConfigError, IncompatiblePlugin, SimulatorError
 from rlvla.specs import Check, Start
 
 if TYPE_CHECKING:
@@ -34,7 +35,13 @@ _LIBRARIES = {"EGL": "libegl1 libegl-mesa0", "GLESv2": "libgles2", "OSMesa": "li
 
 
 def main(words: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="rlvla doctor", description="Check this machine and its simulators.")
+    at = next((n for n, word in enumerate(words) if word.startswith("--sim.")), len(words))
+    words, settings = words[:at], words[at:]
+    parser = argparse.ArgumentParser(
+        prog="rlvla doctor",
+        description="Check this machine and its simulators.",
+        epilog="Settings of the named simulators go last: rlvla doctor libero --sim.suite libero_10",
+    )
     parser.add_argument(
         "sims", nargs="*", metavar="SIM", help="simulators to render a picture with; none: all installed"
     )
@@ -42,11 +49,13 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--timeout", type=float, default=180.0, metavar="S", help="for each simulator (default 180)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(words)
-    for name in options.sims:
-        plugin.find("sim", name)  # a mistyped name is wrong usage, not a finding
+    if settings and not options.sims:
+        raise ConfigError(f"{settings[0]}: settings of which simulator? rlvla doctor NAME {' '.join(settings)}")
+    configs_ = {name: _config(name, settings) for name in options.sims}  # mistyped: wrong usage, not a finding
     pictures = Path(tempfile.mkdtemp(prefix="rlvla-doctor-"))
     found = []
-    checks = _all(options.sims or sorted(plugin.names("sim")), options.sim_python, options.timeout, pictures)
+    sims = configs_ or dict.fromkeys(sorted(plugin.names("sim")))
+    checks = _all(sims, options.sim_python, options.timeout, pictures)
     for check in checks:
         found.append(check)
         if not options.json:
@@ -57,6 +66,16 @@ def main(words: Sequence[str]) -> int:
     else:
         print(f"{failed} of {len(found)} checks failed" if failed else f"all {len(found)} checks passed")
     return 1 if failed else 0
+
+
+def _config(name: str, settings: Sequence[str]) -> Any:
+    """Return a simulator's checked config."""
+    kind = plugin.find("sim", name).config
+    given: dict[str, Any] = {"sim": {}}
+    problems = flags.merge(settings, {"sim": kind}, given)
+    if problems:
+        raise ConfigError(problems)
+    return read_one(kind, given["sim"])
 
 
 def line(check: Check) -> str:
@@ -70,14 +89,14 @@ def line(check: Check) -> str:
     return text
 
 
-def _all(sims: Sequence[str], python: str | None, timeout: float, pictures: Path) -> Iterator[Check]:
+def _all(sims: Mapping[str, Any], python: str | None, timeout: float, pictures: Path) -> Iterator[Check]:
     looks: list[Callable[[], Iterable[Check]]] = [packages, torch, libraries, memory, disk]
     for look in looks:
         yield from look()
     if not sims:
         yield Check("simulators", False, "none is installed", "pip install rlvla-sim-tabletop")
-    for name in sims:
-        yield from simulator(name, python, timeout, pictures)
+    for name, config in sims.items():
+        yield from simulator(name, python, timeout, pictures, config)
 
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
@@ -189,24 +208,45 @@ def disk() -> Iterator[Check]:
 # ---- a simulator ----------------------------------------------------------------------------------------------------
 
 
-def simulator(name: str, python: str | None, timeout: float, pictures: Path) -> Iterator[Check]:
-    """What the plugin itself looks at, then one picture of each camera, both in worker processes."""
+def simulator(name: str, python: str | None, timeout: float, pictures: Path, config: Any = None) -> Iterator[Check]:
+    """What the plugin itself looks at, then one picture of each camera, both in worker processes.
+
+    Args:
+        name: the plugin's.
+        python: interpreter of the worker; None: this one.
+        timeout: seconds for each of the two.
+        pictures: folder for them.
+        config: its config; None: the defaults.
+    """
     try:
         one = plugin.find("sim", name)
-        choice = Choice(one, one.config())
+        choice = Choice(one, one.config() if config is None else config)
+        choice.describe()
     except ConfigError as error:
-        yield Check(f"{name}", False, str(error), f"pip install -U rlvla-sim-{name}")
+        if config is None and not isinstance(error, IncompatiblePlugin):
+            fix = f"rlvla doctor {name} --sim.option value"
+            yield Check(f"{name}: picture", False, f"not looked at, it wants settings: {error}", fix, warning=True)
+        else:
+            yield Check(name, False, str(error), f"pip install -U rlvla-sim-{name}")
         return
     if one.doctor is not None:
-        yield from own_checks(name, python, timeout)
+        yield from own_checks(choice, python, timeout)
     yield from picture(choice, python, timeout, pictures)
 
 
-def own_checks(name: str, python: str | None, timeout: float) -> Iterator[Check]:
+def own_checks(choice: Choice, python: str | None, timeout: float) -> Iterator[Check]:
     """Run ``Plugin.doctor`` in a process of its own."""
+    name = choice.name
     with tempfile.TemporaryDirectory() as place:
         answer = Path(place, "checks.json")
-        command = [python or sys.executable, "-m", "rlvla.cli.doctor_worker", name, str(answer)]
+        command = [
+            python or sys.executable,
+            "-m",
+            "rlvla.cli.doctor_worker",
+            name,
+            json.dumps(plain(choice.config)),
+            str(answer),
+        ]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
@@ -216,7 +256,7 @@ def own_checks(name: str, python: str | None, timeout: float) -> Iterator[Check]
             return
         if not answer.exists():
             words = (done.stderr.strip() or f"ended with status {done.returncode}").splitlines()[-1]
-            yield Check(name, False, f"its own checks failed: {words}", f"run {' '.join(command)} to see all of it")
+            yield Check(name, False, f"its own checks failed: {words}", f"see all of it: {shlex.join(command)}")
             return
         for check in json.loads(answer.read_text()):
             yield Check(**{**check, "name": f"{name}: {check['name']}"})
