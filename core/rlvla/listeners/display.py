@@ -161,8 +161,8 @@ def speed(now: Progress) -> str:
 
 
 def phases(now: Progress) -> str:
-    """Return the seconds of each phase of the last step."""
-    return " + ".join(f"{name} {seconds:.1f} s" for name, seconds in now.seconds.items())
+    """Return the seconds of each phase of the last step; those that nobody would notice are left out."""
+    return " + ".join(f"{name} {seconds:.1f} s" for name, seconds in now.seconds.items() if seconds >= 0.05)
 
 
 def duration(seconds: float) -> str:
