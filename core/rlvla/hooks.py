@@ -94,6 +94,10 @@ class Hooks:
         made = listener() if inspect.isclass(listener) else listener
         self._register(made, name_of(listener), repr(listener))
 
+    def wants(self, hook: str) -> bool:
+        """Say whether anybody listens to a hook, where its arguments cost something to make."""
+        return bool(getattr(self._manager.hook, hook).get_hookimpls())
+
     def call(self, hook: str, /, **arguments: Any) -> None:
         """Call one hook of every listener; one that raises is warned about, and switched off after three times.
 
