@@ -30,6 +30,7 @@ OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 """The action of settle steps."""
 _SAMPLED_SUBSTEP = 23  # counted from 0; measured: LIBERO samples after it in each of 535 steps of 3 episodes
 _MAX_DRAWS = 100
+_AT_ORIGIN = {"pos": "0 0 0", "quat": "1 0 0 0"}
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
@@ -68,8 +69,7 @@ class Scene:
         self.env = wrapper.env
         self._bddl_file = bddl_file
         self._bind()
-        self._first_body_pos = self.model.body_pos.copy()
-        self._first_body_quat = self.model.body_quat.copy()
+        self._fixtures = self._fixtures_of_the_file()
         self._first_site_rgba = self.model.site_rgba.copy()
         self._scratch = mujoco.MjData(self.model)
         self.shown = self._show_now()
@@ -87,6 +87,17 @@ class Scene:
         self._arm_actuators = np.array(self._robot._ref_joint_actuator_indexes)
         self._gripper_actuators = np.array(self._robot._ref_joint_gripper_actuator_indexes)
         self._substeps = int(env.control_timestep / env.model_timestep)
+
+    def _fixtures_of_the_file(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Return where fixtures stand before a seed moves them: places on them are drawn relative to that."""
+        bodies = {body.get("name"): body for body in self.env.model.worldbody.iter("body")}
+        places = {}
+        for fixture in self.env.fixtures_dict.values():
+            body = bodies.get(fixture.root_body)
+            if body is not None:
+                pos, quat = (np.array(body.get(key, default).split(), float) for key, default in _AT_ORIGIN.items())
+                places[self.env.sim.model.body_name2id(fixture.root_body)] = (pos, quat / np.linalg.norm(quat))
+        return places
 
     def camera(self, name: str) -> int:
         """Return the number of a camera."""
@@ -117,8 +128,8 @@ class Scene:
 
     def _draw(self, seed: int) -> None:
         """Put everything in the place that the seed gives it."""
-        self.model.body_pos[:] = self._first_body_pos
-        self.model.body_quat[:] = self._first_body_quat
+        for body, (pos, quat) in self._fixtures.items():
+            self.model.body_pos[body], self.model.body_quat[body] = pos, quat
         self.model.site_rgba[:] = self._first_site_rgba
         self._robot.gripper.current_action = np.zeros(self._robot.gripper.dof)  # survives robosuite's own reset
         self._upstream_reset(seed)
@@ -161,7 +172,8 @@ class Scene:
         controller = self._robot.controller
         for substep in range(self._substeps):
             mujoco.mj_step1(model, data)
-            self._update(controller)
+            if controller.new_update:  # not so in the first substep after a reset, where LIBERO acts on the rest pose
+                self._update(controller)
             if substep == 0:
                 controller.set_goal(action[:6])
             low, high = self._robot.torque_limits
@@ -233,6 +245,7 @@ class Scene:
             "site_rgba": self.model.site_rgba.copy(),
             "goal_pos": np.array(controller.goal_pos),
             "goal_ori": np.array(controller.goal_ori),
+            "controller_fresh": np.array(not controller.new_update),
             "gripper": np.array(self._robot.gripper.current_action, dtype=np.float64),
             "shown_qpos": self.shown.qpos.copy(),
             "shown_fingers": self.shown.fingers.copy(),
@@ -259,6 +272,7 @@ class Scene:
         self.env._check_success()
         controller = self._robot.controller
         controller.goal_pos, controller.goal_ori = np.array(saved["goal_pos"]), np.array(saved["goal_ori"])
+        controller.new_update = not bool(saved["controller_fresh"])
         self._robot.gripper.current_action = np.array(saved["gripper"])
         self.shown = Shown(
             np.array(saved["shown_qpos"]), np.array(saved["shown_fingers"]), np.array(saved["shown_site_rgba"], np.float32)
