@@ -287,10 +287,11 @@ class StockScene(Scene):
     """LIBERO's own environment: full resets, every camera drawn at every step, three forward passes a substep."""
 
     def __init__(self, bddl_file: Path, cameras: list[str], size: int) -> None:
+        """Build it; without cameras there is no renderer, for comparing physics."""
         super().__init__(
             bddl_file,
-            has_offscreen_renderer=True,
-            use_camera_obs=True,
+            has_offscreen_renderer=bool(cameras),
+            use_camera_obs=bool(cameras),
             camera_names=list(cameras),
             camera_heights=size,
             camera_widths=size,
@@ -298,7 +299,8 @@ class StockScene(Scene):
         self.observation: dict[str, Any] = {}
 
     def _make_current(self) -> None:
-        self.env.sim._render_context_offscreen.gl_ctx.make_current()
+        if self.env.has_offscreen_renderer:
+            self.env.sim._render_context_offscreen.gl_ctx.make_current()
 
     def _draw(self, seed: int) -> None:
         self._make_current()  # a full reset frees the old context, which must be the current one then
