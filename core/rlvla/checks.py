@@ -86,10 +86,14 @@ def check(config: RunConfig) -> Specs:
         raise ConfigError(problems)
     if config.run.save_every > config.run.steps:
         log.warning(
-            "run.save_every (%d) lies beyond the last step (%d): only the end is saved", config.run.save_every, config.run.steps
+            "run.save_every (%d) lies beyond the last step (%d): only the end is saved",
+            config.run.save_every,
+            config.run.steps,
         )
     if config.run.deterministic and config.run.device not in ("cpu", "auto"):
-        log.warning("run.deterministic promises equal bits on the CPU only; on %s kernels may differ", config.run.device)
+        log.warning(
+            "run.deterministic promises equal bits on the CPU only; on %s kernels may differ", config.run.device
+        )
     return specs
 
 
@@ -120,9 +124,13 @@ def _model_and_algorithm(config: RunConfig, model: ModelSpec, algo: AlgorithmSpe
         )
     if algo.values and algo.credit_level not in model.value_levels:
         has = f"has them at level {' or '.join(model.value_levels)}" if model.value_levels else "has none"
-        problems.append(f"algo: {config.algo.name} needs values at level {algo.credit_level}; {config.model.name} {has}")
+        problems.append(
+            f"algo: {config.algo.name} needs values at level {algo.credit_level}; {config.model.name} {has}"
+        )
     if algo.entropy_bonus and not model.entropy:
-        problems.append(f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0")
+        problems.append(
+            f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0"
+        )
     return problems
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge
 
-import rlvla
+from rlvla.configs import config as config_class
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.plugin import Plugin, load_object
 from rlvla.simulator import ChunkResult, Observation, Simulator
@@ -19,7 +19,7 @@ _LOCAL: dict[str, Callable[[], Any]] = {}
 """Factories that only this process can call, by the name that their config holds."""
 
 
-@rlvla.config
+@config_class
 class GymConfig:
     """Any Gymnasium environment with a continuous or discrete action, and pictures by its observation or ``render()``."""
 
@@ -77,9 +77,11 @@ def make_env(config: GymConfig) -> Any:
 
     if config.env.startswith("local:"):
         if config.env not in _LOCAL:
-            raise ConfigError(f"sim.env: {config.env} was a function of another process; give from_gym an importable one")
+            raise ConfigError(
+                f"sim.env: {config.env} was a function of another process; give from_gym an importable one"
+            )
         return _LOCAL[config.env]()
-    mode = {"render_mode": "rgb_array"} if config.picture == "render" else {}
+    mode: dict[str, Any] = {"render_mode": "rgb_array"} if config.picture == "render" else {}
     try:
         if ":" in config.env and config.env not in gymnasium.registry:
             try:
@@ -134,7 +136,11 @@ def _action_parts(space: Any) -> tuple[ActionPart, ...]:
 
     if isinstance(space, gymnasium.spaces.Discrete):
         return (ActionPart("choice", 1, "absolute", float(space.start), float(space.start + space.n - 1), "index"),)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and np.isfinite([*space.low, *space.high]).all():
+    if (
+        isinstance(space, gymnasium.spaces.Box)
+        and len(space.shape) == 1
+        and np.isfinite([*space.low, *space.high]).all()
+    ):
         return tuple(
             ActionPart(f"action_{number}", 1, "absolute", float(low), float(high), "")
             for number, (low, high) in enumerate(zip(space.low, space.high, strict=True))
@@ -244,7 +250,9 @@ class GymSimulator(Simulator):
 
     def _observe(self, rows: Sequence[int]) -> Observation:
         picked = list(rows)
-        return Observation({"front": self._pictures[picked]}, self._states[picked], [self.config.instruction] * len(picked))
+        return Observation(
+            {"front": self._pictures[picked]}, self._states[picked], [self.config.instruction] * len(picked)
+        )
 
     def record_video(self, rows: Sequence[int]) -> None:
         self._recorded = set(rows)
