@@ -148,7 +148,7 @@ def write_episodes(folder: Path, states: Mapping[int, Mapping[str, Any]]) -> Non
     from safetensors.numpy import save_file
 
     flat = {
-        f"{row}/{name}": np.ascontiguousarray(array) for row, state in states.items() for name, array in state.items()
+        f"{row}/{name}": np.array(array, order="C") for row, state in states.items() for name, array in state.items()
     }
     save_file(flat, folder / "episodes.safetensors")
 

@@ -65,6 +65,8 @@ class SubprocessSimulator:
                 start_new_session=True,  # Ctrl-C is the owner's business
             )
         except OSError as error:
+            ours.close()
+            self._log.close()
             raise SimulatorError(
                 f"{name}: cannot start the interpreter {interpreter!r}: {error}; see run.sim_python"
             ) from error
