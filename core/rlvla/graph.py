@@ -204,7 +204,7 @@ class Graph:
 
     def report(self, phase: Any, fraction: float) -> None:
         """Tell listeners how far the present phase is, a few times a second at most."""
-        if self.meter.due(phase):
+        if self._hooks.wants("on_progress") and self.meter.due(phase):
             self._hooks.call("on_progress", progress=self.meter.progress(phase, fraction, self.steps_done, self.until))
 
     def state(self) -> dict[str, Any]:

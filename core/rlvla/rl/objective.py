@@ -148,6 +148,7 @@ class PolicyObjective:
         if how == "interpolate":
             return losses.interpolated(logp, old_logp, batch["lag"][:, None, None])
         assert self._first_visit is not None, "columns() makes it"
+        self._first_visit = self._first_visit.to(logp.device)
         seen = self._first_visit[batch["sample"]]
         anchor = torch.where(seen.isnan(), logp.detach(), seen)
         self._first_visit[batch["sample"]] = anchor

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from rlvla.configs import plain, _validate, config
+from rlvla.configs import config, plain, read_one
 from rlvla.errors import ConfigError
 from rlvla.specs import CreditLevel, RatioLevel
 
@@ -100,9 +100,11 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
 
 def bounds(options: object) -> list[str]:
     """Return which options are of a wrong type or out of their bounds, for a config made by its constructor."""
-    found: list[str] = []
-    _validate({"algo": type(options)}, {"algo": plain(options)}, found)
-    return found
+    try:
+        read_one(type(options), plain(options))
+    except ConfigError as error:
+        return [f"algo.{problem}" for problem in error.problems]
+    return []
 
 
 def refuse(found: list[str]) -> None:

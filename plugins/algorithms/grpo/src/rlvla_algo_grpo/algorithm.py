@@ -79,7 +79,7 @@ class Grpo(Algorithm):
 
     def stop(self, metrics: Mapping[str, float]) -> bool:
         """Stop once the pass just done moved the policy further than ``target_kl``."""
-        return self.config.target_kl is not None and metrics["approx_kl"] > self.config.target_kl
+        return self.config.target_kl is not None and metrics.get("approx_kl", 0.0) > self.config.target_kl
 
     def progress(self, step: int, steps: int) -> None:
         """Note the version of the weights."""
