@@ -23,6 +23,8 @@ class ReinforceConfig:
     """Chunk steps of one environment in a unit."""
     discount: Annotated[float, Ge(0), Le(1)] = 0.7
     """Of a chunk's reward for each chunk that it lies ahead; what follows the window counts as nothing."""
+    entropy_weight: Annotated[float, Ge(0)] = 0.02
+    """Of the entropy of the actions, in nats a log-prob entry; keeps exploration alive while pictures are learnt."""
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Samples (chunks) in an optimizer step."""
 
@@ -37,6 +39,7 @@ def describe(config: ReinforceConfig) -> AlgorithmSpec:
         window=config.window,
         minibatch_size=config.minibatch_size,
         max_staleness=0,
+        entropy_bonus=config.entropy_weight > 0,
     )
 
 
