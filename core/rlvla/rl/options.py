@@ -79,7 +79,7 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
             f"algo.constant_length: got {options.constant_length} with aggregation {options.aggregation!r}, "
             "which has no use for it; wanted aggregation 'constant', or no length"
         )
-    if options.kl_weight > 0 and options.kl_place == "loss" and options.kl_estimator == "k1":
+    if options.kl_place == "loss" and options.kl_estimator == "k1" and options.kl_weight > 0:
         found.append(
             "algo.kl_estimator: got 'k1' in the loss, where its expected gradient is zero; wanted 'k2', or kl_place 'reward'"
         )

@@ -30,6 +30,7 @@ class Grpo(Algorithm):
         self.config = config
         self.policy = objective.PolicyObjective(config)
 
+    @torch.no_grad()
     def prepare(self, trajectories: Trajectories) -> TensorDict:
         """Score each rollout against its group. Rollouts without a finite score take part in nothing."""
         config = self.config
