@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
@@ -55,7 +56,7 @@ def check(config: RunConfig) -> Specs:
         raise ConfigError(problems)
     sim, model, algo, scheduler = found["sim"], found["model"], found["algo"], found["scheduler"]
     problems += _model_and_simulator(config, sim, model) + _model_and_algorithm(config, model, algo)
-    num_envs: int = config.sim.config.num_envs
+    num_envs = environments(config.sim.config)
     if config.run.slots is not None and config.run.slots > num_envs:
         problems.append(
             f"run.slots: got {config.run.slots}, wanted at most sim.num_envs ({num_envs}): a slot holds an environment or more"
@@ -123,6 +124,17 @@ def _model_and_algorithm(config: RunConfig, model: ModelSpec, algo: AlgorithmSpe
     if algo.entropy_bonus and not model.entropy:
         problems.append(f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0")
     return problems
+
+
+def environments(config: Any) -> int:
+    """Return how many environments a simulator's config asks for.
+
+    Raises:
+        ConfigError: its plugin forgot the option that every simulator has.
+    """
+    if not hasattr(config, "num_envs"):
+        raise ConfigError(f"sim: {type(config).__name__} has no option num_envs; a simulator's config needs it")
+    return int(config.num_envs)
 
 
 def derived_slots(num_envs: int) -> int:

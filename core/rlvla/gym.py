@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import rlvla
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.plugin import Plugin, load_object
 from rlvla.simulator import ChunkResult, Observation, Simulator
-from rlvla.specs import ActionPart, Camera, SimulatorSpec, StatePart, Start, TaskSpec
+from rlvla.specs import ActionPart, Camera, SimulatorSpec, Start, StatePart, TaskSpec
 
 _LOCAL: dict[str, Callable[[], Any]] = {}
 """Factories that only this process can call, by the name that their config holds."""
@@ -24,7 +25,7 @@ class GymConfig:
 
     env: str = ""
     """Environment id (``"module:Name-v0"`` imports the module first), or ``"module:function"`` that returns one."""
-    kwargs: dict[str, Any] = {}  # noqa: RUF012
+    kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment."""
     num_envs: Annotated[int, Ge(1)] = 8
     """Environments in all workers together."""

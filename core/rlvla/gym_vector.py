@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlvla.arrays import on_host
 from rlvla.seeds import derive
 from rlvla.simulator import Observation, Simulator
 from rlvla.specs import Start
@@ -61,10 +62,10 @@ class SimulatorVectorEnv(VectorEnv[Any, Any, Any]):
             fresh = self._packed(self._start([int(row) for row in resetting]))
             for name, array in fresh.items():
                 self._last[name][resetting] = array
-        terminated, truncated = np.asarray(result.terminated)[:, 0].copy(), np.asarray(result.truncated)[:, 0].copy()
+        terminated, truncated = on_host(result.terminated)[:, 0].copy(), on_host(result.truncated)[:, 0].copy()
         self._done = terminated | truncated
-        info = {"success": np.asarray(result.success).copy()}
-        return self._copy(), np.asarray(result.reward, np.float64)[:, 0].copy(), terminated, truncated, info
+        info = {"success": on_host(result.success).copy()}
+        return self._copy(), on_host(result.reward).astype(np.float64)[:, 0].copy(), terminated, truncated, info
 
     def _start(self, rows: list[int]) -> Observation:
         seeds, starts = [], []
@@ -79,8 +80,8 @@ class SimulatorVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _packed(self, observation: Observation) -> dict[str, np.ndarray]:
         return {
-            **{name: np.array(picture) for name, picture in observation.images.items()},
-            "state": np.array(observation.state, np.float32),
+            **{name: on_host(picture).copy() for name, picture in observation.images.items()},
+            "state": on_host(observation.state).astype(np.float32),
             "instruction": encode_text(observation.instruction, self.simulator.spec.max_instruction_bytes),
         }
 

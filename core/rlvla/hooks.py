@@ -78,7 +78,7 @@ class Hooks:
         for plugin in drivers:
             self._load(plugin.name, plugin.listener or "", plugin.distribution or plugin.target)
         for one in extra:
-            self._register(one() if inspect.isclass(one) else one, name_of(one), repr(one))
+            self.add(one)
         try:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
@@ -88,6 +88,15 @@ class Hooks:
     def names(self) -> list[str]:
         """Listeners that still listen, in the order in which they are called."""
         return [name for name, listener in self._manager.list_name_plugin() if listener is not None]
+
+    def add(self, listener: object) -> None:
+        """Let a module, object, or class (it is called) listen from now on."""
+        made = listener() if inspect.isclass(listener) else listener
+        self._register(made, name_of(listener), repr(listener))
+
+    def wants(self, hook: str) -> bool:
+        """Say whether anybody listens to a hook, where its arguments cost something to make."""
+        return bool(getattr(self._manager.hook, hook).get_hookimpls())
 
     def call(self, hook: str, /, **arguments: Any) -> None:
         """Call one hook of every listener; one that raises is warned about, and switched off after three times.

@@ -36,7 +36,6 @@ class Model(nn.Module, ABC):
 
     spec: ModelSpec
 
-    @abstractmethod
     def __init__(
         self, config: Any, simulator: SimulatorSpec, algorithm: AlgorithmSpec | None, *, generator: torch.Generator
     ) -> None:
@@ -48,6 +47,7 @@ class Model(nn.Module, ABC):
             algorithm: what the algorithm needs; None where the policy is only acted with.
             generator: the only source of randomness for fresh weights.
         """
+        super().__init__()
 
     @abstractmethod
     def preprocess(self, observation: ObservationBatch) -> TensorDict:

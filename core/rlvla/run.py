@@ -192,6 +192,11 @@ class Run:
         engine = self._started(simulators=False)
         return engine.wait(engine.save(live=True))
 
+    def stop(self) -> None:
+        """Let training end after the step at hand, with a checkpoint; callable from a listener or another thread."""
+        if self._engine is not None:
+            self._engine.graph.stopping = True
+
     def plan(self) -> str:
         """Say what the run will cost, after a short trial of each part."""
         from rlvla.plan import cost_line

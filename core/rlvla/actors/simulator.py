@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorClass
 from torch import Tensor
 
+from rlvla.arrays import on_host
 from rlvla.batch import Action, ObservationBatch
 from rlvla.errors import SimulatorError
 from rlvla.receipts import Ended, StepReceipt
@@ -105,7 +106,7 @@ class SimulatorActor:
         chunk[picked] = action.actions.cpu().numpy()
         result = self._runner.step(chunk, active)
         fields = {
-            name: np.asarray(getattr(result, name))[picked] for name in ("reward", "terminated", "truncated", "valid", "success")
+            name: on_host(getattr(result, name))[picked] for name in ("reward", "terminated", "truncated", "valid", "success")
         }
         ended = self._count(picked, fields)
         if not np.isfinite(fields["reward"]).all():

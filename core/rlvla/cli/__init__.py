@@ -37,7 +37,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return int(command.main(words[1:]))
     except RlvlaError as error:
-        return fail(f"{type(error).__name__}: {error}", error.exit_code)
+        notes = getattr(error, "__notes__", [])  # a worker's own traceback
+        return fail("\n".join([f"{type(error).__name__}: {error}", *notes]), error.exit_code)
     except BrokenPipeError:  # `rlvla plugins | head`
         sys.stderr.close()
         return 1

@@ -49,6 +49,35 @@ def section_help(fields: Mapping[str, type[Any]]) -> str:
     return "\n".join(lines[first:]).rstrip()  # without tyro's own usage line and its box of --help
 
 
+def take(words: Sequence[str], option: str, wanted: str) -> tuple[str | None, list[str]]:
+    """Take ``--option VALUE`` or ``--option=VALUE`` out of words; returns its value and the other words."""
+    rest = list(words)
+    for at, word in enumerate(rest):
+        head, equals, value = word.partition("=")
+        if head == f"--{option}":
+            if not equals:
+                value = rest[at + 1] if at + 1 < len(rest) else ""
+            if not value or value.startswith("--"):
+                raise ConfigError(f"--{option}: missing; wanted {wanted}")
+            return value, rest[:at] + rest[at + (1 if equals else 2) :]
+    return None, rest
+
+
+def read_overrides(words: Sequence[str], sections: Sequence[str]) -> dict[str, Any]:
+    """Return flags as nested settings of ``sections``, to go on top of a checkpoint's; its reader checks the values."""
+    chosen, rest, problems = flags.split(words, GROUPS)
+    overrides: dict[str, Any] = {}
+    problems += flags.merge(rest, configs.SECTIONS, overrides)
+    for kind, name in chosen.items():
+        overrides.setdefault(kind, {})["use"] = name
+    for name in overrides:
+        if name not in sections:
+            problems.append(f"--{name}: not an option here; there is: {', '.join(f'--{one}.*' for one in sections)}")
+    if problems:
+        raise ConfigError(problems)
+    return overrides
+
+
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to the present ``sys.stderr``, which a live display replaces while it is shown."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlvla import configs, flags
+from rlvla import configs
 from rlvla.cli import options
 from rlvla.errors import ConfigError
 from rlvla.plugin import GROUPS
@@ -42,14 +42,7 @@ def split(words: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
     """Return recipe file, path to resume from, and the flags."""
     rest = list(words)
     file = rest.pop(0) if rest and not rest[0].startswith("-") else None
-    resume = None
-    for at, word in enumerate(rest):
-        if word == "--resume" or word.startswith("--resume="):
-            resume = word.partition("=")[2] or (rest[at + 1] if at + 1 < len(rest) else "")
-            if not resume or resume.startswith("--"):
-                raise ConfigError("--resume: missing; wanted a run's folder or one of its checkpoints")
-            del rest[at : at + (1 if "=" in word else 2)]
-            break
+    resume, rest = options.take(rest, "resume", "a run's folder or one of its checkpoints")
     if file and resume:
         raise ConfigError(f"{file} and --resume {resume}: give one; a resumed run brings its own recipe")
     return file, resume, rest
@@ -60,26 +53,11 @@ def train_again(path: str, words: Sequence[str]) -> int:
     place = Path(path).expanduser()
     if not place.exists():
         raise ConfigError(f"--resume {path}: no such folder")
-    overrides = read_overrides(words, (*GROUPS, *configs.SECTIONS))
+    overrides = options.read_overrides(words, (*GROUPS, *configs.SECTIONS))
     from rlvla import run
 
     options.log_to_stderr()
     return train(run.resume(place, overrides or None))
-
-
-def read_overrides(words: Sequence[str], sections: Sequence[str]) -> Mapping[str, Any]:
-    """Return flags as nested settings of ``sections``; their values are checked by who merges them with a config."""
-    chosen, rest, problems = flags.split(words, GROUPS)
-    overrides: dict[str, Any] = {}
-    problems += flags.merge(rest, configs.SECTIONS, overrides)
-    for kind, name in chosen.items():
-        overrides.setdefault(kind, {})["use"] = name
-    for name in overrides:
-        if name not in sections:
-            problems.append(f"--{name}: not an option here; there is: {', '.join(f'--{one}.*' for one in sections)}")
-    if problems:
-        raise ConfigError(problems)
-    return overrides
 
 
 def train(run: Any) -> int:

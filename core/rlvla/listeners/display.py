@@ -16,7 +16,6 @@ from rlvla.hookspecs import hookimpl
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
-    from rich.table import Table
 
     from rlvla.results import EvalResults, Progress, RunInfo
 
@@ -90,7 +89,12 @@ class DisplayListener:
             self._live.stop()
             self._live = None
         if self._console is not None:
-            self._console.print(self._summary(run, error))
+            ended = "done" if error is None else f"stopped: {type(error).__name__}: {_first_line(error)}".rstrip(": ")
+            self._say(f"{run.name}: {ended}")
+            rows = self._summary(run)
+            width = max(map(len, rows))
+            for name, text in rows.items():
+                self._say(f"  {name:{width}}  {text}")
 
     def _say(self, text: str) -> None:
         if self._console is not None:
@@ -119,32 +123,24 @@ class DisplayListener:
         step, results = self._evaluation
         return f"evaluated at step {step}: {results.success:.3f}"
 
-    def _summary(self, run: RunInfo, error: BaseException | None) -> Table:
-        from rich.table import Table
-        from rich.text import Text
-
+    def _summary(self, run: RunInfo) -> dict[str, str]:
+        """Return the rows of the final table. It has no frame, so that paths are never broken and can be copied."""
         from rlvla.listeners.jsonl import FILE
 
-        ended = "done" if error is None else f"stopped: {type(error).__name__}: {_first_line(error)}".rstrip(": ")
-        table = Table(title=Text(f"{run.name}: {ended}"), show_header=False, title_justify="left")
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
+        rows: dict[str, str] = {}
         elapsed = self._clock() - self._started
         now = self._progress
         if now is not None:
-            table.add_row("success in training", success(now))
+            rows["success in training"] = success(now)
         if self._evaluation is not None:
-            table.add_row("success evaluated", f"{self._evaluation[1]}, at step {self._evaluation[0]}")
+            rows["last evaluation"] = f"{self._evaluation[1]}, at step {self._evaluation[0]}"
         if now is not None and self._first is not None:
-            table.add_row("steps", f"{now.step} of {now.steps}")
+            rows["steps"] = f"{now.step} of {now.steps}"
             made = now.env_steps - self._first.env_steps
-            table.add_row("throughput", f"{made / max(elapsed, 1e-9):,.0f} useful env steps/s ({made:,} in this run)")
-        table.add_row("time", duration(elapsed))
+            rows["throughput"] = f"{made / max(elapsed, 1e-9):,.0f} useful env steps/s ({made:,} in this run)"
+        rows["time"] = duration(elapsed)
         files = {"checkpoint": self._checkpoint, "metrics": run.directory / FILE, "video": self._video}
-        for name, path in files.items():
-            if path is not None and path.exists():
-                table.add_row(name, Text(str(path)))
-        return table
+        return rows | {name: str(path) for name, path in files.items() if path is not None and path.exists()}
 
 
 def line(now: Progress) -> str:
@@ -165,8 +161,8 @@ def speed(now: Progress) -> str:
 
 
 def phases(now: Progress) -> str:
-    """Return the seconds of each phase of the last step."""
-    return " + ".join(f"{name} {seconds:.1f} s" for name, seconds in now.seconds.items())
+    """Return the seconds of each phase of the last step; those that nobody would notice are left out."""
+    return " + ".join(f"{name} {seconds:.1f} s" for name, seconds in now.seconds.items() if seconds >= 0.05)
 
 
 def duration(seconds: float) -> str:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from rlvla.hookspecs import hookimpl
 
@@ -28,7 +28,7 @@ class JsonlListener:
 
     def __init__(self) -> None:
         self._path: Path | None = None
-        self._file: IO[str] | None = None
+        self._begun = False
 
     @hookimpl
     def on_run_start(self, run: RunInfo) -> None:
@@ -54,25 +54,19 @@ class JsonlListener:
             },
         )
 
-    @hookimpl
-    def on_run_end(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
     def _write(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._path is None:
             return
-        if self._file is None:
+        if not self._begun:
             drop_from(self._path, step, EVALUATION in metrics)
-            self._file = self._path.open("a", encoding="utf-8")
+            self._begun = True
         line = {
             "step": step,
             "time": round(time.time(), 3),
             **{name: _number(value) for name, value in metrics.items()},
         }
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def drop_from(path: Path, step: int, evaluation: bool = False) -> None:

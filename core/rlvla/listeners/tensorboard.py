@@ -22,6 +22,7 @@ class TensorBoardListener:
         self._make: Any = None
         self._directory: Path | None = None
         self._writer: Any = None
+        self._running = False
 
     @hookimpl
     def on_run_start(self, run: RunInfo) -> None:
@@ -30,7 +31,7 @@ class TensorBoardListener:
         except ImportError:
             log.info("no TensorBoard files are written: pip install tensorboard")
             return
-        self._make, self._directory = SummaryWriter, run.directory / "tensorboard"
+        self._make, self._directory, self._running = SummaryWriter, run.directory / "tensorboard", True
 
     @hookimpl
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -43,15 +44,21 @@ class TensorBoardListener:
 
     @hookimpl
     def on_run_end(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._running = False
+        self._close()
 
     def _write(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._make is None:
             return
         if self._writer is None:
-            # what a resumed run does again is taken back from the earlier files
-            self._writer = self._make(log_dir=str(self._directory), purge_step=step)
+            # while training: what a resumed run does again is taken back from the earlier files
+            self._writer = self._make(log_dir=str(self._directory), purge_step=step if self._running else None)
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
+        if not self._running:  # an evaluation after training
+            self._close()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

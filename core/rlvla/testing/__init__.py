@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlvla.testing.algorithm import AlgorithmConformance as AlgorithmConformance
     from rlvla.testing.algorithm import check_algorithm as check_algorithm
+    from rlvla.testing.model import ModelConformance as ModelConformance
+    from rlvla.testing.model import check_model as check_model
+    from rlvla.testing.scheduler import SchedulerConformance as SchedulerConformance
+    from rlvla.testing.scheduler import check_scheduler as check_scheduler
+    from rlvla.testing.simulator import SimulatorConformance as SimulatorConformance
+    from rlvla.testing.simulator import check_simulator as check_simulator
     from rlvla.testing.suite import Conformance as Conformance
     from rlvla.testing.suite import check as check
     from rlvla.testing.suite import recorded_reads as recorded_reads
@@ -28,9 +34,15 @@ _EXPORTS = {
     "AlgorithmConformance": "algorithm",
     "Conformance": "suite",
     "GuessingGame": "worlds",
+    "ModelConformance": "model",
+    "SchedulerConformance": "scheduler",
+    "SimulatorConformance": "simulator",
     "better_and_worse": "worlds",
     "check": "suite",
     "check_algorithm": "algorithm",
+    "check_model": "model",
+    "check_scheduler": "scheduler",
+    "check_simulator": "simulator",
     "random_trajectories": "worlds",
     "recorded_reads": "suite",
 }

@@ -256,7 +256,8 @@ class _Recorder:
             return self.slot
         caller = sys._getframe(1)
         module = str(caller.f_globals.get("__name__", ""))
-        machinery = module.startswith(("rlvla.configs", "rlvla.testing")) or caller.f_code.co_filename.startswith("<")
+        suites = module.startswith("rlvla.testing") and not module.startswith("rlvla.testing.fakes")
+        machinery = suites or module.startswith("rlvla.configs") or caller.f_code.co_filename.startswith("<")
         if not machinery and module.partition(".")[0] in self.counted:
             self.reads.add(self.name)
         return self.slot.__get__(instance, owner)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rlvla.text import encode_text
+from rlvla.arrays import on_host
 from rlvla.configs import read_one
 from rlvla.plugin import find, load_object
 from rlvla.simulator import Observation
@@ -87,7 +88,7 @@ class _Server:
                 result = self.host.step(self.shared["chunk"], self.shared["active"])
                 self._put(result.observation, range(self.rows))
                 for name in ("reward", "terminated", "truncated", "valid", "success"):
-                    self.shared[name][:] = getattr(result, name)
+                    self.shared[name][:] = on_host(getattr(result, name))
                 return {"videos": self.host.videos}, []
             case "reset":
                 starts = [Start(task, state) for task, state in message["starts"]]
@@ -97,7 +98,7 @@ class _Server:
             case "get_state":
                 states = self.host.get_state(message["rows"])
                 names = [list(one) for one in states]
-                return {"names": names}, [np.asarray(array) for one in states for array in one.values()]
+                return {"names": names}, [on_host(array) for one in states for array in one.values()]
             case "set_state":
                 left = iter(arrays)
                 states = [{name: next(left) for name in names} for names in message["names"]]
@@ -111,8 +112,8 @@ class _Server:
     def _put(self, observation: Observation, rows: Any) -> None:
         rows = list(rows)
         for name, pictures in observation.images.items():
-            self.shared[f"image/{name}"][rows] = pictures
-        self.shared["state"][rows] = observation.state
+            self.shared[f"image/{name}"][rows] = on_host(pictures)
+        self.shared["state"][rows] = on_host(observation.state)
         self.shared["instruction"][rows] = encode_text(observation.instruction, self.spec.max_instruction_bytes)
 
 

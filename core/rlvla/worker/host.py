@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rlvla.arrays import on_host
 from rlvla.errors import SimulatorError
 from rlvla.simulator import ChunkResult, Observation, Simulator
 from rlvla.specs import Start
@@ -42,7 +43,7 @@ class Host:
         camera = self.simulator.spec.cameras[0].name if self.simulator.spec.cameras else None
         for place, row in enumerate(rows):
             if row in self._paths and camera is not None:
-                self._frames[row] = [np.asarray(observation.images[camera][place]).copy()]
+                self._frames[row] = [on_host(observation.images[camera][place]).copy()]
         return observation
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
@@ -56,10 +57,10 @@ class Host:
     def _finish_videos(self, result: ChunkResult) -> list[str]:
         if result.frames is None:
             raise SimulatorError(f"{type(self.simulator).__name__} was asked for video and returned no frames")
-        ended_N = np.asarray((result.terminated | result.truncated).any(1))
+        ended_N = on_host((result.terminated | result.truncated).any(1))
         written = []
         for row in sorted(self._frames):
-            self._frames[row] += [np.asarray(frame) for frame in result.frames[row]]
+            self._frames[row] += [on_host(frame) for frame in result.frames[row]]
             if ended_N[row]:
                 path = self._paths.pop(row)
                 write_video(path, self._frames.pop(row), fps=self.simulator.spec.control_hz)

