@@ -65,6 +65,24 @@ def test_a_wide_clip_is_importance_sampling() -> None:
     torch.testing.assert_close(term, -advantage * x.exp())
 
 
+@pytest.mark.parametrize(
+    ("log_ratio", "weight"), [(0.0, 1.0), (0.25, 1.133148), (0.5, 1.0), (1.0, 0.367879), (-0.5, 0.367879)]
+)
+def test_gaussian_term_by_hand(log_ratio: float, weight: float) -> None:
+    x = torch.tensor(log_ratio, requires_grad=True)
+    term = losses.gaussian_policy_term(x, torch.tensor(-2.0), 0.5)
+    term.backward()
+    assert term.item() == pytest.approx(2 * weight, abs=1e-5)
+    assert x.grad is not None
+    assert x.grad.item() == pytest.approx(2 * weight, abs=1e-5)  # of A rho, weighted
+    assert weight <= math.exp(0.5**2 / 2)
+
+
+def test_a_wide_gaussian_is_importance_sampling() -> None:
+    x, advantage = torch.tensor([0.7, -1.3]), torch.tensor([1.5, -2.0])
+    torch.testing.assert_close(losses.gaussian_policy_term(x, advantage, 1e6), -advantage * x.exp())
+
+
 @pytest.mark.parametrize(("value", "target", "wanted"), [(0.5, 1.0, 0.32), (0.1, 1.0, 0.405), (2.0, 1.0, 0.5)])
 def test_value_term_by_hand(value: float, target: float, wanted: float) -> None:
     term = losses.value_term(torch.tensor(value), torch.tensor(0.0), torch.tensor(target), clip=0.2, huber_delta=10.0)

@@ -80,6 +80,17 @@ class AlgorithmConformance(Conformance):
 
     # --- checks ---
 
+    def test_levels_that_clash_are_refused(self) -> None:
+        """One ratio a chunk cannot carry an advantage for each of its actions."""
+        config = self.plugin().config
+        if not {"credit_level", "ratio_level"} <= {field.name for field in dataclasses.fields(config)}:
+            skip("does not choose its credit level")
+        try:
+            self.plugin().describe(self.made(credit_level="action", ratio_level="chunk"))
+        except ConfigError:
+            return
+        raise AssertionError("describe() accepts credit level action with ratio level chunk: raise ConfigError")
+
     def test_prepare_gives_one_row_a_chunk(self) -> None:
         """Rows are the existing chunks; the trajectories are not changed."""
         for config, spec in self.levels():

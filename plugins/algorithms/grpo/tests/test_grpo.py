@@ -275,6 +275,7 @@ OTHERS = {
     "dual_clip": ({}, 1.01),
     "entropy_weight": ({}, 0.1),
     "filter": ({"success_high": 0.6}, "mask"),
+    "gaussian_width": ({}, 0.5),
     "group_size": ({}, 4),
     "groups_per_step": ({}, 4),
     "kl_estimator": ({"kl_weight": 0.1}, "k3"),
