@@ -46,6 +46,13 @@ def has_gradient(
     return up | down
 
 
+def gaussian_policy_term(log_ratio: Tensor, advantage: Tensor, width: float) -> Tensor:
+    """Return ``-A w rho`` with ``w = exp(-log_ratio^2 / (2 width^2))`` detached: no dead zone, and ``w rho`` stays below
+    ``exp(width^2 / 2)``. Source: arXiv:2603.03955 (GIPO)."""
+    weight = (-log_ratio.detach().square() / (2 * width**2)).exp()
+    return -advantage * weight * log_ratio.exp()
+
+
 def value_term(
     value: Tensor, old_value: Tensor, target: Tensor, *, clip: float | None, huber_delta: float | None
 ) -> Tensor:

@@ -105,7 +105,10 @@ class PolicyObjective:
         raw_log_ratio = logp - proximal_logp
         log_ratio = raw_log_ratio.clamp(-options.log_ratio_clamp, options.log_ratio_clamp)
         advantage = reductions.spread_to(batch["advantage"], mask)
-        terms = {"policy": weight * losses.clipped_policy_term(log_ratio, advantage, **self._clip)}
+        if options.gaussian_width is None:
+            terms = {"policy": weight * losses.clipped_policy_term(log_ratio, advantage, **self._clip)}
+        else:
+            terms = {"policy": losses.gaussian_policy_term(log_ratio, advantage, options.gaussian_width)}
         if options.entropy_weight > 0:
             terms["entropy"] = -reductions.reduce_to_level(evaluation.entropy, valid_SH, level)
         if options.kl_weight > 0 and options.kl_place == "loss":
@@ -157,7 +160,11 @@ class PolicyObjective:
     def _ratio_metrics(self, loss: Loss, log_ratio: Tensor, raw: Tensor, advantage: Tensor, mask: Tensor) -> None:
         ratio, size = log_ratio.exp(), log_ratio.abs()
         outside = (ratio < 1 - self.options.clip_low) | (ratio > 1 + self.options.clip_high)
-        pushes = losses.has_gradient(log_ratio, advantage, **self._clip)
+        pushes = (
+            losses.has_gradient(log_ratio, advantage, **self._clip)
+            if self.options.gaussian_width is None
+            else torch.ones_like(outside)
+        )
         entries = {
             "approx_kl": ratio - 1 - log_ratio,
             "approx_kl_k1": -log_ratio,

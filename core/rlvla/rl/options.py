@@ -25,6 +25,9 @@ class PolicyOptions:
     """Ratios above ``1 + clip_high`` stop pushing."""
     dual_clip: Annotated[float, Gt(1)] | None = None
     """Elements of negative advantage A lose at most ``dual_clip * |A|``; None: no such bound."""
+    gaussian_width: Annotated[float, Gt(0)] | None = None
+    """Instead of clipping, weigh elements by ``exp(-log_ratio ** 2 / (2 * width ** 2))``: far ones fade, none is cut off;
+    None: clip."""
     log_ratio_clamp: Annotated[float, Gt(0)] = 20.0
     """Log-ratios are cut to plus or minus this, a guard against overflow; how often it acts is a metric."""
     aggregation: Aggregation = "element-mean"
@@ -79,7 +82,12 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
             f"algo.constant_length: got {options.constant_length} with aggregation {options.aggregation!r}, "
             "which has no use for it; wanted aggregation 'constant', or no length"
         )
-    if options.kl_weight > 0 and options.kl_place == "loss" and options.kl_estimator == "k1":
+    if options.gaussian_width is not None and (options.dual_clip is not None or options.proximal != "behaviour"):
+        found.append(
+            f"algo.gaussian_width: got {options.gaussian_width} together with dual_clip or proximal {options.proximal!r}; "
+            "it replaces the clip and its anchor: wanted dual_clip unset and proximal 'behaviour'"
+        )
+    if options.kl_place == "loss" and options.kl_estimator == "k1" and options.kl_weight > 0:
         found.append(
             "algo.kl_estimator: got 'k1' in the loss, where its expected gradient is zero; wanted 'k2', or kl_place 'reward'"
         )

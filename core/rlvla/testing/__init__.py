@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlvla.testing.suite import Conformance as Conformance
     from rlvla.testing.suite import check as check
     from rlvla.testing.suite import recorded_reads as recorded_reads
+    from rlvla.testing.worlds import GuessingGame as GuessingGame
     from rlvla.testing.worlds import better_and_worse as better_and_worse
     from rlvla.testing.worlds import random_trajectories as random_trajectories
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "AlgorithmConformance": "algorithm",
     "Conformance": "suite",
+    "GuessingGame": "worlds",
     "ModelConformance": "model",
     "SchedulerConformance": "scheduler",
     "SimulatorConformance": "simulator",

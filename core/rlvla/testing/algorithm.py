@@ -35,12 +35,12 @@ class AlgorithmConformance(Conformance):
 
     # --- how an algorithm is run ---
 
-    def levels(self) -> Iterator[tuple[Any, AlgorithmSpec]]:
+    def levels(self, variations: bool = True) -> Iterator[tuple[Any, AlgorithmSpec]]:
         """Yield the configs of the suite at each pair of levels that ``describe`` accepts, with their specs."""
         plugin = self.plugin()
         options = {field.name for field in dataclasses.fields(plugin.config)}
         seen: list[Any] = []
-        for base in ({}, *self.variations):
+        for base in ({}, *(self.variations if variations else ())):
             for credit, ratio in LEVELS:
                 chosen = {"credit_level": credit, "ratio_level": ratio}
                 config = self.made(**{**base, **{name: level for name, level in chosen.items() if name in options}})
@@ -79,6 +79,17 @@ class AlgorithmConformance(Conformance):
         algorithm.load_state(algorithm.state())
 
     # --- checks ---
+
+    def test_levels_that_clash_are_refused(self) -> None:
+        """One ratio a chunk cannot carry an advantage for each of its actions."""
+        config = self.plugin().config
+        if not {"credit_level", "ratio_level"} <= {field.name for field in dataclasses.fields(config)}:
+            skip("does not choose its credit level")
+        try:
+            self.plugin().describe(self.made(credit_level="action", ratio_level="chunk"))
+        except ConfigError:
+            return
+        raise AssertionError("describe() accepts credit level action with ratio level chunk: raise ConfigError")
 
     def test_prepare_gives_one_row_a_chunk(self) -> None:
         """Rows are the existing chunks; the trajectories are not changed."""
@@ -243,10 +254,35 @@ class AlgorithmConformance(Conformance):
                 batch, worlds.evaluation_of(trajectories, seed=1, scale=2.0), algorithm.denominators(batch)
             )
             for name, (total, count) in loss.metrics.items():
+                assert not total.requires_grad, f"{name} holds on to the graph: detach it"
                 assert math.isfinite(float(total)), f"{name} is {float(total)}"
                 assert float(count) >= 0, f"{name} counts {float(count)}"
-                assert not total.requires_grad, f"{name} holds on to the graph: detach it"
                 assert not name.endswith("fraction") or 0 <= float(total) <= float(count), f"{name} is outside [0, 1]"
+
+    def test_solves_a_guessing_game(self) -> None:
+        """Trained by the loop of ``Algorithm``'s docstring, the policy guesses right nearly always."""
+        if not self.learns_from_reward:
+            skip("does not learn from rewards")
+        for config, spec in self.levels(variations=False):
+            game = worlds.GuessingGame(0, V=width(spec, 2))
+            optimizer = torch.optim.Adam([game.logits, game.values], lr=0.1)
+            algorithm = self.algorithm(config, step=0)
+            for step in range(60):
+                algorithm.progress(step, 60)
+                grouped = spec.unit == "group"
+                trajectories, tokens = game.play(8 if grouped else 32, spec.group_size if grouped else 1, step)
+                batch = algorithm.prepare(with_asked(trajectories, spec, None))
+                denominators = algorithm.denominators(batch)
+                for part in torch.arange(len(batch)).chunk(2):
+                    torch.autograd.backward(
+                        algorithm.loss(batch[part], game.evaluate(tokens[part]), denominators).total
+                    )
+                optimizer.step()
+                optimizer.zero_grad()
+            assert game.chance > 0.9, (
+                f"at levels {spec.credit_level}/{spec.ratio_level} a guess is right with chance {game.chance:.2f} after 60 "
+                "updates (1/3 at the start), wanted 0.9"
+            )
 
     def test_state_survives_json(self) -> None:
         """What a checkpoint holds of the algorithm is JSON, and is taken back."""

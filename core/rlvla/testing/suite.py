@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import inspect
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -107,7 +108,10 @@ class Conformance:
             f"import json, sys; from rlvla.plugin import find; find({self.kind!r}, {self.name!r}).config();"
             f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **path}
+        )
         assert done.returncode == 0, f"find({self.kind!r}, {self.name!r}) failed in a fresh process:\n{done.stderr}"
         found = json.loads(done.stdout)
         assert not found, (
@@ -139,7 +143,11 @@ class Conformance:
 
         for config in self.all_configs():
             plain = configs.plain(config)
-            for way, data in (("a dict", plain), ("YAML", yaml.safe_load(yaml.safe_dump(plain)))):
+            try:
+                text = yaml.safe_dump(plain)
+            except yaml.YAMLError as error:
+                raise AssertionError(f"{config} holds more than plain data: {error}") from error
+            for way, data in (("a dict", plain), ("YAML", yaml.safe_load(text))):
                 problems = refusals(type(config), data)
                 assert not problems, f"{way} of a config is refused: " + "; ".join(problems)
                 assert configs.read_one(type(config), data) == config, f"{config} is not itself after {way}: {data}"
@@ -209,6 +217,8 @@ def check(suite: type[Conformance], name: str, config: Mapping[str, Any] | None 
             continue
         except (AssertionError, ConfigError) as error:
             failed.append(f"{method.removeprefix('test_')}: {error}")
+        except Exception as error:
+            failed.append(f"{method.removeprefix('test_')}: {type(error).__name__}: {error}")
     if failed:
         raise AssertionError(f"{len(failed)} checks of {name!r} failed:\n" + textwrap.indent("\n".join(failed), "  "))
 

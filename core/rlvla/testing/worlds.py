@@ -143,3 +143,55 @@ def evaluation_of(trajectories: Trajectories, seed: int | None = None, scale: fl
         value=value.requires_grad_(),
         batch_size=[len(logp)],
     )
+
+
+class GuessingGame:
+    """A world of known optimum that is solved in a second: each log-prob entry is a guess among ``choices`` tokens, of
+    which the first is right. An action earns the fraction of its right guesses over the length of the episode, so the
+    best return is 1 and the expected one at the start 1 / choices.
+
+    The policy is a table of logits and of values, blind to time::
+
+        game = GuessingGame(seed=0, V=1)
+        trajectories, tokens = game.play(units=8, group_size=4, version=step)
+        evaluation = game.evaluate(tokens)
+    """
+
+    def __init__(self, seed: int, T: int = 2, H: int = 2, K: int = 2, V: int = 1, choices: int = 3) -> None:
+        self.shape_THK = (T, H, K)
+        self.logits = torch.zeros(H, K, choices, requires_grad=True)
+        self.values = torch.zeros(V, requires_grad=True)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def chance(self) -> float:
+        """The chance of a right guess, which is the expected return."""
+        return float(self.logits.detach().softmax(-1)[..., 0].mean())
+
+    @torch.no_grad()
+    def play(self, units: int, group_size: int, version: int) -> tuple[Trajectories, Tensor]:
+        """Return whole episodes, and the tokens ``[S, H, K]`` of their chunks."""
+        T, H, K = self.shape_THK
+        U = units * group_size
+        chances = self.logits.softmax(-1).flatten(0, 1)
+        drawn = torch.multinomial(chances, U * T, replacement=True, generator=self.generator)
+        tokens_SHK = drawn.T.reshape(U * T, H, K)
+        trajectories = better_and_worse(U, T, H, K, len(self.values), group_size=group_size)
+        trajectories.reward = (tokens_SHK == 0).float().mean(-1).view(U, T, H) / (T * H)
+        trajectories.success = (tokens_SHK == 0).view(U, T, H * K).all(-1)
+        evaluation = self.evaluate(tokens_SHK)
+        trajectories.logp = evaluation.logp.detach().view(U, T, H, K)
+        trajectories.value = evaluation.value.detach().view(U, T, -1)
+        trajectories.version = torch.full((U, T), version)
+        return trajectories, tokens_SHK
+
+    def evaluate(self, tokens_SHK: Tensor) -> Evaluation:
+        """Return log-probs, entropies and values of chunks, with gradients."""
+        logp_HKN = self.logits.log_softmax(-1)
+        logp_SHKN = logp_HKN.expand(len(tokens_SHK), *logp_HKN.shape)
+        return Evaluation(
+            logp=logp_SHKN.gather(-1, tokens_SHK[..., None])[..., 0],
+            entropy=-(logp_SHKN.exp() * logp_SHKN).sum(-1),
+            value=self.values.expand(len(tokens_SHK), -1),
+            batch_size=[len(tokens_SHK)],
+        )

@@ -22,7 +22,7 @@ class GrpoConfig(options.PolicyOptions):
     group_size: Annotated[int, Ge(2)] = 8
     """Rollouts of one task from one initial state."""
     groups_per_step: Annotated[int, Ge(1)] | None = None
-    """Groups in a training step; None: one for each ``group_size`` environments."""
+    """Groups in a training step; None: as many as there are environments."""
     advantage: Literal["std", "mean", "rloo", "reinforce++", "reinforce++-baseline"] = "std"
     """Score against the group's mean over its standard deviation; against its mean; against the mean of the others;
     against the whole batch; against the group's mean, scaled over the whole batch."""
@@ -59,7 +59,10 @@ def describe(config: GrpoConfig) -> AlgorithmSpec:
             f"algo.success_low: got {config.success_low} above success_high {config.success_high}: no group would be kept"
         )
     options.refuse(found)
-    filters = config.filter == "refill" and (config.success_low > 0 or config.success_high < 1)
+    budget, refills = (
+        config.refill_budget,
+        config.filter == "refill" and (config.success_low, config.success_high) != (0, 1),
+    )
     return AlgorithmSpec(
         unit="group",
         credit_level="chunk",
@@ -73,7 +76,7 @@ def describe(config: GrpoConfig) -> AlgorithmSpec:
         reference=config.kl_weight > 0,
         proximal=config.proximal == "recompute",
         entropy_bonus=config.entropy_weight > 0,
-        refill_budget=config.refill_budget if filters else None,
+        refill_budget=budget if refills else None,
     )
 
 

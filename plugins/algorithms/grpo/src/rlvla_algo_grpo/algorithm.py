@@ -30,8 +30,12 @@ class Grpo(Algorithm):
         self.config = config
         self.policy = objective.PolicyObjective(config)
 
+    @torch.no_grad()
     def prepare(self, trajectories: Trajectories) -> TensorDict:
-        """Score each rollout against its group. Rollouts without a finite score take part in nothing."""
+        """Score each rollout against its group, whose members are all on this rank.
+
+        Rollouts without a finite score take part in nothing.
+        """
         config = self.config
         objective.check(trajectories)
         exists_UT = trajectories.exists
@@ -98,7 +102,7 @@ class Grpo(Algorithm):
         """Return fp32 ``[U, T, c]``, 0 where not valid."""
         how, steps_UTc = self.config.advantage, self._steps(valid_UTH)
         if how in ("std", "mean", "rloo"):
-            advantage_U = advantages.group_advantages(score_U, member_U, stats, how)  # type: ignore[arg-type]
+            advantage_U = advantages.group_advantages(score_U, member_U, stats, how)
             return torch.where(steps_UTc, advantage_U[:, None, None], 0.0).float()
         if how == "reinforce++-baseline":
             gain_UTc = advantages.group_advantages(score_U, member_U, stats, "mean")[:, None, None].expand(

@@ -28,6 +28,7 @@ class Ppo(Algorithm):
         self.policy = objective.PolicyObjective(config)
         self._warming_up = config.critic_warmup > 0
 
+    @torch.no_grad()
     def prepare(self, trajectories: Trajectories) -> TensorDict:
         """Estimate advantages and returns. Statistics are of the whole batch, over all ranks, taken once."""
         config = self.config
