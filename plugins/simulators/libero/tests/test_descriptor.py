@@ -104,7 +104,11 @@ def test_long_instructions_have_room(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("(:language Put the “Bowl” away)", "(:language )", "no words in '(:language ...)'"),
-        ("LIBERO_Tabletop_Manipulation", "LIBERO_Tabeltop_Manipulation", "Did you mean 'LIBERO_Tabletop_Manipulation'?"),
+        (
+            "LIBERO_Tabletop_Manipulation",
+            "LIBERO_Tabeltop_Manipulation",
+            "Did you mean 'LIBERO_Tabletop_Manipulation'?",
+        ),
         ("(On bowl_1 plate_1)))", "(On bowl_1 plate_1))", "1 '(' without ')'"),
         ("(:domain robosuite)", "(:domain robosuite))))", "without its '('"),
         (":goal", ":gaol", "success could not be measured"),

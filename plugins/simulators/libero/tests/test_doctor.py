@@ -15,7 +15,16 @@ def found(config: LiberoConfig) -> dict:
 
 def test_a_machine_that_works_passes_with_a_picture() -> None:
     checks = found(LiberoConfig(num_envs=1))
-    assert set(checks) >= {"settings", "packages", "GL libraries", "render device", "assets", "picture", "GL_RENDERER", "memory"}
+    assert set(checks) >= {
+        "settings",
+        "packages",
+        "GL libraries",
+        "render device",
+        "assets",
+        "picture",
+        "GL_RENDERER",
+        "memory",
+    }
     assert all(check.ok for check in checks.values()), checks
     assert Path(checks["picture"].picture).is_file()
 
@@ -44,7 +53,9 @@ def test_missing_libraries_name_their_package(monkeypatch: pytest.MonkeyPatch) -
     assert "libegl1" in check.fix
 
 
-@pytest.mark.parametrize(("device", "visible", "words"), [("7", "1", "does not occur in"), ("x", "", "wanted the number")])
+@pytest.mark.parametrize(
+    ("device", "visible", "words"), [("7", "1", "does not occur in"), ("x", "", "wanted the number")]
+)
 def test_the_render_device_is_compared_with_the_visible_gpus(
     monkeypatch: pytest.MonkeyPatch, device: str, visible: str, words: str
 ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rlvla_sim_libero import startup
 from rlvla_sim_libero.simulator import LiberoSimulator  # noqa: F401  (sets the environment before MuJoCo is imported)
+
 from rlvla_sim_libero.renderer import Renderer  # isort: skip
 from rlvla_sim_libero.scene import Scene, StockScene, axis_angle  # isort: skip
 from rlvla_sim_libero.tasks import SUITES, Task

@@ -14,6 +14,7 @@ from typing import Any
 
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.specs import Check
+
 from rlvla_sim_libero import LiberoConfig, describe, startup
 
 _PICTURE_TIMEOUT_S = 300
@@ -91,7 +92,12 @@ def _device() -> Check:
     if device is None:
         return Check(name, True, "MUJOCO_EGL_DEVICE_ID is not set: the first EGL device that works")
     if not device.isdigit():
-        return Check(name, False, f"MUJOCO_EGL_DEVICE_ID={device}, wanted the number of an EGL device", "export MUJOCO_EGL_DEVICE_ID=0")
+        return Check(
+            name,
+            False,
+            f"MUJOCO_EGL_DEVICE_ID={device}, wanted the number of an EGL device",
+            "export MUJOCO_EGL_DEVICE_ID=0",
+        )
     if visible and device not in visible.split(","):
         return Check(
             name,
@@ -139,7 +145,9 @@ def _picture(config: LiberoConfig) -> tuple[Check, str]:
     told = json.loads(done.stdout.strip().splitlines()[-1])
     if told["deviation"] <= 5:
         found = f"the picture is empty (grey levels deviate by {told['deviation']:.1f}, wanted more than 5)"
-        return Check(name, False, found, "look at the picture; try MUJOCO_GL=osmesa", picture=str(path)), told["renderer"]
+        return Check(name, False, found, "look at the picture; try MUJOCO_GL=osmesa", picture=str(path)), told[
+            "renderer"
+        ]
     found = f"64x64, grey levels deviate by {told['deviation']:.0f}"
     return Check(name, True, found, picture=str(path)), told["renderer"]
 
@@ -148,8 +156,12 @@ def _renderer(renderer: str) -> Check:
     if any(word in renderer.lower() for word in _SOFTWARE):
         gpu = Path("/proc/driver/nvidia/gpus").is_dir() or Path("/dev/nvidiactl").exists()
         why = "expected an NVIDIA renderer because a GPU is present" if gpu else "no GPU seen"
-        todo = "install the driver's libEGL_nvidia and its 10_nvidia.json; in a container allow 'graphics'" if gpu else ""
-        return Check("GL_RENDERER", True, f"rendering on {renderer} (CPU): about 0.1 s a picture; {why}", todo, warning=True)
+        todo = (
+            "install the driver's libEGL_nvidia and its 10_nvidia.json; in a container allow 'graphics'" if gpu else ""
+        )
+        return Check(
+            "GL_RENDERER", True, f"rendering on {renderer} (CPU): about 0.1 s a picture; {why}", todo, warning=True
+        )
     return Check("GL_RENDERER", True, renderer)
 
 
@@ -160,7 +172,9 @@ def _memory(num_envs: int, renderer: str) -> Check:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         available = int(lines["MemAvailable"].split()[0]) / 2**20
     except (OSError, KeyError, ValueError):
-        return Check("memory", True, f"{num_envs} environments need up to {needed:.0f} GiB; available memory is not known here")
+        return Check(
+            "memory", True, f"{num_envs} environments need up to {needed:.0f} GiB; available memory is not known here"
+        )
     found = f"{num_envs} environments need up to {num_envs} x {each} GiB; available: {available:.0f} GiB"
     if needed > available:
         return Check("memory", True, found, "lower num_envs, or run one task, whose renderer is shared", warning=True)

@@ -8,13 +8,14 @@ whatever number of environments run it (1 to 2 GB each in software rendering), a
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 from typing import Any
 
 import mujoco
 import numpy as np
-
 from rlvla.errors import SimulatorError
+
 from rlvla_sim_libero.startup import renderer_hint, set_environment
 
 _MAX_GEOMS = 1000  # as robosuite 1.4.0 (utils/binding_utils.py)
@@ -31,11 +32,9 @@ class Renderer:
         """
         kind = set_environment()
         try:
-            from mujoco.gl_context import GLContext
-
             if kind == "egl":
                 _prefer_visible_gpu()
-            self._gl = GLContext(size, size)
+            self._gl = importlib.import_module(f"mujoco.{kind}").GLContext(size, size)
             self._gl.make_current()
             self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
         except Exception as error:

