@@ -91,7 +91,9 @@ def test_final_observations_are_before_any_reset():
     """#69: what an ended chunk led to is the terminal observation (2), never the reset one (100)."""
     data = played().take([0, 1], final_values=True)
     unit, chunk = data.final_index
-    found = {(int(u), int(c)): float(s) for u, c, s in zip(unit, chunk, data.final_observations.state[:, 0], strict=True)}
+    found = {
+        (int(u), int(c)): float(s) for u, c, s in zip(unit, chunk, data.final_observations.state[:, 0], strict=True)
+    }
     assert found == {(0, 0): 2.0, (0, 1): 101.0, (1, 1): 12.0}
 
 
@@ -110,7 +112,9 @@ def test_rollouts_of_unequal_length_are_padded():
     assembly = Assembly()
     assembly.record(observation(1.0, 5.0), action(1, 2), outcome((".T", 1.0), ("..", 0.0)), observation(2.0, 6.0), 0,
                     [Entry(4, 1, 0, 0, True), Entry(4, 0, 0, 1, False)])  # fmt: skip
-    assembly.record(observation(9.0, 6.0), action(3), outcome(("X-", 0.0)), observation(9.0, 7.0), 0, [Entry(4, 0, 1, 1, True)])
+    assembly.record(
+        observation(9.0, 6.0), action(3), outcome(("X-", 0.0)), observation(9.0, 7.0), 0, [Entry(4, 0, 1, 1, True)]
+    )
     data = assembly.take([4], final_values=False)
     assert data.trajectories.exists.tolist() == [[True, True], [True, False]]  # member 0 first
     assert data.observations.state[:, 0].tolist() == [5.0, 6.0, 1.0]

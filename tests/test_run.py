@@ -47,7 +47,9 @@ def test_seeds_change_a_run(tmp_path):
     for seed in (0, 1):
         with build(tmp_path, name=str(seed), seed=seed) as run:
             run.train()
-    assert any((weights(tmp_path / "0")[name] != weights(tmp_path / "1")[name]).any() for name in weights(tmp_path / "0"))
+    assert any(
+        (weights(tmp_path / "0")[name] != weights(tmp_path / "1")[name]).any() for name in weights(tmp_path / "0")
+    )
 
 
 @pytest.mark.parametrize("algo", [PPO, GRPO], ids=["windows", "groups"])
@@ -96,7 +98,10 @@ def test_every_done_is_followed_by_one_reset_and_nothing_else(tmp_path):
 
 def test_first_observations_are_distinct_but_in_a_group(tmp_path):
     """#129: 16 environments over 4 workers show 16 scenes; rollouts of a group show one."""
-    for algo, distinct in (({"use": "ppo", "window": 1, "minibatch_size": None}, 16), ({"use": "grpo", "group_size": 8, "groups_per_step": 2}, 2)):
+    for algo, distinct in (
+        ({"use": "ppo", "window": 1, "minibatch_size": None}, 16),
+        ({"use": "grpo", "group_size": 8, "groups_per_step": 2}, 2),
+    ):
         starts = []
 
         class Feed:
@@ -251,7 +256,10 @@ def test_plan_changes_nothing(tmp_path):
     ("changes", "words"),
     [
         ({"run": {"slots": 9}}, r"run\.slots: got 9, wanted at most sim\.num_envs \(5\)"),
-        ({"algo": {"use": "ppo", "window": 2, "minibatch_size": 11}}, r"algo\.minibatch_size: got 11, wanted at most 10"),
+        (
+            {"algo": {"use": "ppo", "window": 2, "minibatch_size": 11}},
+            r"algo\.minibatch_size: got 11, wanted at most 10",
+        ),
         ({"eval": {"tasks": [0, 2]}}, r"eval\.tasks: got \[2\], wanted numbers below 2"),
         ({"model": {"use": "tiny", "cameras": ["secondary"]}}, r"offers primary, wrist: add secondary"),
         ({"algo": {"use": "grpo", "group_size": 1}}, r"algo\.group_size: got 1, wanted greater than or equal to 2"),

@@ -21,10 +21,10 @@ from typing import Any
 
 import mujoco
 import numpy as np
-
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
-from rlvla_sim_libero.startup import import_libero, quiet
+
+from rlvla_sim_libero.startup import import_libero, quiet, renderer_hint, set_environment
 
 OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 """The action of settle steps."""
@@ -64,7 +64,7 @@ class Scene:
         except Exception as error:
             raise SimulatorError(
                 f"LIBERO cannot build {bddl_file}: {type(error).__name__}: {error}; check the objects, regions and goal "
-                "that the file names"
+                f"that the file names{'; ' + renderer_hint(set_environment()) if options['has_offscreen_renderer'] else ''}"
             ) from error
         self.env = wrapper.env
         self._bddl_file = bddl_file

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-
 from rlvla.errors import SimulatorError
 from rlvla.simulator import Array, ChunkResult, Observation, Simulator
 from rlvla.specs import Start
+
 from rlvla_sim_libero import LiberoConfig, describe, startup
 from rlvla_sim_libero.tasks import SUITES
 
@@ -78,11 +78,11 @@ class LiberoSimulator(Simulator):
             )
         if active_N.shape != (self._rows,):
             raise ValueError(f"active has shape {active_N.shape}, wanted one flag a row: ({self._rows},)")
-        active = np.flatnonzero(active_N)
-        if never := [int(row) for row in active if self._condition[row] == _EMPTY]:
+        active = [int(row) for row in np.flatnonzero(active_N)]
+        if never := [row for row in active if self._condition[row] == _EMPTY]:
             raise ValueError(f"rows {never} are active but were never reset")
         if not np.isfinite(chunk_NHA[active_N]).all():
-            broken = [int(row) for row in active if not np.isfinite(chunk_NHA[row]).all()]
+            broken = [row for row in active if not np.isfinite(chunk_NHA[row]).all()]
             raise ValueError(f"actions of rows {broken} are not finite (NaN or infinity): the policy diverged")
         shape = chunk_NHA.shape[:2]
         reward, terminated, truncated, valid = (np.zeros(shape, kind) for kind in (np.float32, bool, bool, bool))
@@ -209,8 +209,13 @@ class LiberoSimulator(Simulator):
             self._condition[row] = _EMPTY
             self._drop_renderers()
         path = self._bddl(task)
+<<<<<<< HEAD
         stock, size = self._config.stock_path, self._config.image_size
         scene = StockScene(path, self._cameras, size) if stock else Scene(path)
+=======
+        stock = self._config.stock_path
+        scene = StockScene(path, self._cameras, self._config.image_size) if stock else Scene(path)
+>>>>>>> libero
         self._scenes[row], self._task_of[row] = scene, task
         return scene
 
@@ -259,4 +264,5 @@ class LiberoSimulator(Simulator):
             path = startup.states_file(SUITES[self._config.suite][self._number(start.task)])
             with np.load(path, allow_pickle=False) as file:
                 self._stored[start.task] = np.asarray(file["states"], dtype=np.float64)
-        return self._stored[start.task][start.state]
+        state: np.ndarray = self._stored[start.task][start.state]
+        return state

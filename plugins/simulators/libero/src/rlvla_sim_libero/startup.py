@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rlvla.errors import SimulatorError
+
 from rlvla_sim_libero.tasks import Task
 
 log = logging.getLogger(__name__)
