@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from rlvla.specs import Start
 from rlvla_sim_libero import LiberoConfig
 from rlvla_sim_libero.simulator import LiberoSimulator

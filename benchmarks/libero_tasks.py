@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from rlvla_sim_libero import startup
 from rlvla_sim_libero.tasks import SUITES, Task
 

@@ -1,9 +1,10 @@
 """From chunks as they are played to trajectories, by hand: masks, order, and what is bootstrapped from what."""
 
 import torch
+from tensordict import TensorDict
+
 from rlvla.assembly import Assembly, Entry
 from rlvla.batch import Action, ObservationBatch, Outcome
-from tensordict import TensorDict
 
 H = 2
 

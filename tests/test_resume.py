@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
+
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
-from safetensors.numpy import load_file
 
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
 GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}

@@ -6,13 +6,14 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
 import rlvla
 from rlvla import checkpoint
 from rlvla.errors import ConfigError, SimulatorError, StallError
 from rlvla.evaluation import episodes_of
 from rlvla.results import wilson
 from rlvla.testing.scheduler import Recorder
-from safetensors.numpy import load_file
 
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
 GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}

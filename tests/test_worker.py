@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+
 from rlvla.configs import Choice
 from rlvla.errors import SimulatorError, WorkerDied
 from rlvla.plugin import find

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from rlvla_sim_libero import LiberoConfig
 from rlvla_sim_libero.simulator import LiberoSimulator
 

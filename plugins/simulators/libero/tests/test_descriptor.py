@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from rlvla.errors import ConfigError
 from rlvla_sim_libero import LiberoConfig, describe, plugin
 from rlvla_sim_libero.task_file import instruction_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from rlvla.errors import SimulatorError
 from rlvla_sim_libero import LiberoConfig, doctor, startup
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
 from rlvla_sim_libero import startup
 from rlvla_sim_libero.simulator import LiberoSimulator  # noqa: F401  (sets the environment before MuJoCo is imported)
 

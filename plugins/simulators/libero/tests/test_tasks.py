@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rlvla_sim_libero import startup
 from rlvla_sim_libero.task_file import instruction_of
 from rlvla_sim_libero.tasks import STORED_STATES, SUITES

@@ -6,11 +6,11 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import rlvla
 from annotated_types import Ge, Gt, Le
+
+import rlvla
 from rlvla.errors import ConfigError
 from rlvla.specs import ActionPart, Camera, Role, SimulatorSpec, StatePart, TaskSpec
-
 from rlvla_sim_libero.task_file import instruction_of
 from rlvla_sim_libero.tasks import STEP_LIMITS, STORED_STATES, SUITES
 

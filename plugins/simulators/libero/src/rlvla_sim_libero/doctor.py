@@ -14,7 +14,6 @@ from typing import Any
 
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.specs import Check
-
 from rlvla_sim_libero import LiberoConfig, describe, startup
 
 _PICTURE_TIMEOUT_S = 300

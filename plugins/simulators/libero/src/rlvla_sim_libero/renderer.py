@@ -14,8 +14,8 @@ from typing import Any
 
 import mujoco
 import numpy as np
-from rlvla.errors import SimulatorError
 
+from rlvla.errors import SimulatorError
 from rlvla_sim_libero.startup import renderer_hint, set_environment
 
 _MAX_GEOMS = 1000  # as robosuite 1.4.0 (utils/binding_utils.py)

@@ -21,9 +21,9 @@ from typing import Any
 
 import mujoco
 import numpy as np
+
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
-
 from rlvla_sim_libero.startup import import_libero, quiet, renderer_hint, set_environment
 
 OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])

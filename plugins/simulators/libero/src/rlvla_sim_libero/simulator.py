@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+
 from rlvla.errors import SimulatorError
 from rlvla.simulator import Array, ChunkResult, Observation, Simulator
 from rlvla.specs import Start
-
 from rlvla_sim_libero import LiberoConfig, describe, startup
 from rlvla_sim_libero.tasks import SUITES
 
@@ -209,13 +209,8 @@ class LiberoSimulator(Simulator):
             self._condition[row] = _EMPTY
             self._drop_renderers()
         path = self._bddl(task)
-<<<<<<< HEAD
-        stock, size = self._config.stock_path, self._config.image_size
-        scene = StockScene(path, self._cameras, size) if stock else Scene(path)
-=======
         stock = self._config.stock_path
         scene = StockScene(path, self._cameras, self._config.image_size) if stock else Scene(path)
->>>>>>> libero
         self._scenes[row], self._task_of[row] = scene, task
         return scene
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 
 from rlvla.errors import SimulatorError
-
 from rlvla_sim_libero.tasks import Task
 
 log = logging.getLogger(__name__)
