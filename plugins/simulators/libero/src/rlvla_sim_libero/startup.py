@@ -10,6 +10,7 @@ import importlib
 import io
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -52,10 +53,12 @@ def set_environment() -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what a package prints off stdout (a worker may speak over it); it goes to the debug log."""
+    """Keep what a package prints off stdout (a worker may speak over it; it goes to the debug log), and what it is warned
+    of to itself: deprecations in upstream code are nothing that a user can change."""
     captured = io.StringIO()
     try:
-        with contextlib.redirect_stdout(captured):
+        with contextlib.redirect_stdout(captured), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         for line in captured.getvalue().splitlines():
