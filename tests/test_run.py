@@ -257,7 +257,6 @@ def test_plan_changes_nothing(tmp_path):
     ("changes", "words"),
     [
         ({"run": {"slots": 9}}, r"run\.slots: got 9, wanted at most sim\.num_envs \(5\)"),
-        (r"algo\.minibatch_size: got 11, wanted at most 10",),
         ({"eval": {"tasks": [0, 2]}}, r"eval\.tasks: got \[2\], wanted numbers below 2"),
         ({"model": {"use": "tiny", "cameras": ["secondary"]}}, r"offers primary, wrist: add secondary"),
         ({"algo": {"use": "grpo", "group_size": 1}}, r"algo\.group_size: got 1, wanted greater than or equal to 2"),
