@@ -104,7 +104,9 @@ def main() -> int:
         try:
             rows.append(look_at(tasks[number], options.steps, options.settle_steps))
         except Exception as error:
-            rows.append({"suite": tasks[number].suite, "task": tasks[number].name, "error": f"{type(error).__name__}: {error}"})
+            rows.append(
+                {"suite": tasks[number].suite, "task": tasks[number].name, "error": f"{type(error).__name__}: {error}"}
+            )
         log.info("%d/%d %s", len(rows), len(tasks), rows[-1])
     whole = [row for row in rows if "error" not in row]
     result = {

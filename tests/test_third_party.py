@@ -103,3 +103,20 @@ loss.total.backward()
 assert torch.allclose(logp.grad[:, 0, 0], -batch["advantage"] / 5)
 """
     run(installed, "-c", code)
+
+
+def test_they_train_together_and_resume_with_no_change_to_core(installed: dict[str, str], tmp_path: Path) -> None:
+    code = f"""
+import rlvla
+quiet = {{"directory": {str(tmp_path)!r}, "name": "theirs", "slots": 2, "device": "cpu", "threads": 1,
+         "without": ["display", "tensorboard"]}}
+with rlvla.build(sim={{"use": "line-world", "num_envs": 4}}, model="tiny", algo={{"use": "reinforce", "window": 3}},
+                 scheduler="sync", run={{**quiet, "steps": 2}}) as run:
+    run.train()
+with rlvla.resume({str(tmp_path / "theirs")!r}, {{"run": {{"steps": 3}}}}) as run:
+    run.train()
+    assert len(run.evaluate(episodes=4).episodes) == 4
+"""
+    run(installed, "-c", code)
+    lines = [json.loads(line) for line in (tmp_path / "theirs" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "policy_version" in line] == [1, 2, 3]

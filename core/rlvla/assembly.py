@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rlvla.actors.simulator import Outcome
-from rlvla.batch import Action, ObservationBatch, Trajectories
+from rlvla.batch import Action, ObservationBatch, Outcome, Trajectories
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,9 @@ class Assembly:
         played = _Played(before, action, outcome, after, version, entries)
         for place, entry in enumerate(entries):
             trajectory = self._units.setdefault(entry.ticket, {}).setdefault(entry.member, _Trajectory(entry.ticket))
-            assert entry.chunk == len(trajectory.chunks), f"ticket {entry.ticket}: chunk {entry.chunk} came out of order"
+            assert entry.chunk == len(trajectory.chunks), (
+                f"ticket {entry.ticket}: chunk {entry.chunk} came out of order"
+            )
             trajectory.chunks.append((played, place))
 
     def forget(self, ticket: int, member: int | None = None) -> None:
@@ -173,7 +173,7 @@ class _Gather:
             trajectories=out,
             observations=observations,
             replay=replay,
-            final_observations=torch.cat([one[0] for one in finals]) if finals else None,
+            final_observations=ObservationBatch.joined([one[0] for one in finals]) if finals else None,
             final_index=final_index,
         )
 
@@ -189,5 +189,3 @@ def _empty(like: Any, samples: int) -> Any:
 
 def _padded(exists: Tensor, like: Tensor) -> Tensor:
     return like.new_zeros((*exists.shape, *like.shape[1:]))
-
-

@@ -6,8 +6,11 @@ an instruction; U trajectories, T chunk steps, S samples (chunks).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorClass, TensorDict
 from torch import Tensor
@@ -50,6 +53,12 @@ class ObservationBatch(TensorClass["nocast"]):
         """Return ``rows`` times the first row of another batch: filling for rows that show nothing yet."""
         return other[torch.zeros(rows, dtype=torch.int64)]
 
+    @staticmethod
+    def joined(parts: Sequence[ObservationBatch]) -> ObservationBatch:
+        """Return the rows of several batches, one after another."""
+        whole: Any = torch.cat(list(parts)) if len(parts) > 1 else parts[0]  # type: ignore[arg-type]
+        return whole  # type: ignore[no-any-return]
+
     def instructions(self) -> list[str]:
         """Return the text of each row."""
         return decode_text(self.instruction.cpu().numpy())
@@ -66,6 +75,27 @@ class Action(TensorClass["nocast"]):
     """float32 ``[N, V]``; ``[N, 0]`` without a value head."""
     replay: TensorDict
     """What ``Model.evaluate`` needs to compute the same log-probs again (token ids, a denoising chain, ...)."""
+
+
+class Outcome(TensorClass["nocast"]):
+    """What a chunk did to the n rows that were active, in the order of their actions."""
+
+    reward: Tensor
+    """float32 ``[n, H]``."""
+    terminated: Tensor
+    """bool ``[n, H]``."""
+    truncated: Tensor
+    """bool ``[n, H]``."""
+    valid: Tensor
+    """bool ``[n, H]``."""
+    success: Tensor
+    """bool ``[n]``."""
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], rows: int) -> Outcome:
+        """Wrap a simulator's arrays."""
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return cls(**tensors, batch_size=[rows])
 
 
 class Evaluation(TensorClass["nocast"]):

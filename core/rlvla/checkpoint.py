@@ -70,7 +70,11 @@ def _sync(path: Path) -> None:
 
 def steps(run_directory: Path) -> list[int]:
     """Return the steps of complete checkpoints, ascending."""
-    found = [_NAME.match(place.name) for place in (run_directory / "checkpoints").glob("step_*") if (place / "state.json").is_file()]
+    found = [
+        _NAME.match(place.name)
+        for place in (run_directory / "checkpoints").glob("step_*")
+        if (place / "state.json").is_file()
+    ]
     return sorted(int(match[1]) for match in found if match)
 
 
@@ -112,7 +116,9 @@ def find(path: str | Path) -> Path:
         return path_of(place, there[-1])
     if not place.exists():
         raise CheckpointError(f"{path}: no such folder; wanted a run's folder or one of its checkpoints/step_*")
-    raise CheckpointError(f"{path}: holds no complete checkpoint; wanted a run's folder or one of its checkpoints/step_*")
+    raise CheckpointError(
+        f"{path}: holds no complete checkpoint; wanted a run's folder or one of its checkpoints/step_*"
+    )
 
 
 def read_state(place: Path) -> dict[str, Any]:
@@ -126,7 +132,9 @@ def read_state(place: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{place}/state.json cannot be read: {error}") from error
     if state.get("format") != FORMAT:
-        raise CheckpointError(f"{place} has checkpoint format {state.get('format')}, this rlvla reads {FORMAT}: update rlvla")
+        raise CheckpointError(
+            f"{place} has checkpoint format {state.get('format')}, this rlvla reads {FORMAT}: update rlvla"
+        )
     return state
 
 
@@ -139,7 +147,9 @@ def write_episodes(folder: Path, states: Mapping[int, Mapping[str, Any]]) -> Non
     """Write the arrays of live episodes, by row."""
     from safetensors.numpy import save_file
 
-    flat = {f"{row}/{name}": np.ascontiguousarray(array) for row, state in states.items() for name, array in state.items()}
+    flat = {
+        f"{row}/{name}": np.array(array, order="C") for row, state in states.items() for name, array in state.items()
+    }
     save_file(flat, folder / "episodes.safetensors")
 
 

@@ -77,19 +77,18 @@ def check(config: RunConfig) -> Specs:
         slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs))),
         units_per_step=algo.units_per_step or num_envs,
     )
-    if algo.minibatch_size and algo.unit == "window" and algo.minibatch_size > specs.samples_per_step:
-        problems.append(
-            f"algo.minibatch_size: got {algo.minibatch_size}, wanted at most {specs.samples_per_step}, the samples of a "
-            f"training step ({specs.units_per_step} windows of {algo.window} chunks)"
-        )
     if problems:
         raise ConfigError(problems)
     if config.run.save_every > config.run.steps:
         log.warning(
-            "run.save_every (%d) lies beyond the last step (%d): only the end is saved", config.run.save_every, config.run.steps
+            "run.save_every (%d) lies beyond the last step (%d): only the end is saved",
+            config.run.save_every,
+            config.run.steps,
         )
     if config.run.deterministic and config.run.device not in ("cpu", "auto"):
-        log.warning("run.deterministic promises equal bits on the CPU only; on %s kernels may differ", config.run.device)
+        log.warning(
+            "run.deterministic promises equal bits on the CPU only; on %s kernels may differ", config.run.device
+        )
     return specs
 
 
@@ -120,9 +119,13 @@ def _model_and_algorithm(config: RunConfig, model: ModelSpec, algo: AlgorithmSpe
         )
     if algo.values and algo.credit_level not in model.value_levels:
         has = f"has them at level {' or '.join(model.value_levels)}" if model.value_levels else "has none"
-        problems.append(f"algo: {config.algo.name} needs values at level {algo.credit_level}; {config.model.name} {has}")
+        problems.append(
+            f"algo: {config.algo.name} needs values at level {algo.credit_level}; {config.model.name} {has}"
+        )
     if algo.entropy_bonus and not model.entropy:
-        problems.append(f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0")
+        problems.append(
+            f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0"
+        )
     return problems
 
 

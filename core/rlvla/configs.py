@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
@@ -255,7 +255,7 @@ def choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any], 
     options: dict[str, Any] = {}
     plugin: Plugin[Any, Any] | None = None
     if isinstance(value, Plugin):
-        plugin = value
+        plugin = value if value.name else replace(value, name=value.target.partition(":")[0].rpartition(".")[2])
     elif isinstance(value, Choice):
         plugin, options = value.plugin, plain(value.config)
     elif isinstance(value, str):

@@ -80,7 +80,7 @@ class Engine:
         self.trainer = self._handle(
             "trainer", TrainerActor(model, algorithm, config.train, seed=config.run.seed, steps=config.run.steps)
         )
-        kind = {"window": WindowFeed, "group": GroupFeed}[specs.algo.unit]
+        kind: type[WindowFeed | GroupFeed] = WindowFeed if specs.algo.unit == "window" else GroupFeed
         self._watch = Watch()
         self.graph = Graph(
             slots=self._slots,
@@ -320,7 +320,7 @@ class Engine:
         return numbers_place
 
     async def _live_episodes(self) -> dict[int, dict[str, Any]]:
-        episodes = {}
+        episodes: dict[int, dict[str, Any]] = {}
         for slot in self._slots:
             places = [place for place, row in enumerate(slot.rows) if row.live]
             if places:
@@ -338,7 +338,9 @@ class Engine:
         live: list[bool] = state["graph"]["live"]
         await self.trainer.call("load", place, state["trainer"])
         if len(live) != self.specs.num_envs:
-            log.warning("%s had %d environments, now %d: live episodes start again", place, len(live), self.specs.num_envs)
+            log.warning(
+                "%s had %d environments, now %d: live episodes start again", place, len(live), self.specs.num_envs
+            )
             state["graph"]["feed"].pop("episodes", None)
             live = [False] * self.specs.num_envs
         self.graph.load_state(state["graph"])

@@ -23,7 +23,9 @@ def episodes_of(config: EvalConfig, spec: SimulatorSpec) -> list[tuple[int, Star
     for number in range(config.episodes):
         round_, place = divmod(number, len(tasks))
         states = spec.tasks[tasks[place]].initial_states
-        episodes.append((derive(config.seed, "episode", number), Start(tasks[place], round_ % states if states else None)))
+        episodes.append(
+            (derive(config.seed, "episode", number), Start(tasks[place], round_ % states if states else None))
+        )
     return episodes
 
 

@@ -112,7 +112,9 @@ class Graph:
         for ticket in tickets:
             self._versions.pop(ticket, None)
         self.report("train", 0.0)
-        (receipt,) = await self._timed("train", self._watch("trainer", self._trainer.call("train", tickets, self.steps_done)))
+        (receipt,) = await self._timed(
+            "train", self._watch("trainer", self._trainer.call("train", tickets, self.steps_done))
+        )
         self._opened = 0
         self.version = receipt.version
         self.steps_done += 1
@@ -127,7 +129,9 @@ class Graph:
         began = asyncio.get_running_loop().time()
         version, weights = await self._timed("publish", self._trainer.call("publish", returns=1))
         await self._timed("publish", self._generator.call("offer", weights, version))
-        self._hooks.call("on_weights_published", policy_version=version, seconds=asyncio.get_running_loop().time() - began)
+        self._hooks.call(
+            "on_weights_published", policy_version=version, seconds=asyncio.get_running_loop().time() - began
+        )
 
     # ---- what the rollout reports -------------------------------------------------------------------------------
 
@@ -159,7 +163,9 @@ class Graph:
             ticket=work.ticket,
             kind=spec.unit,
             members=tuple(
-                Member(one.episode_return, one.success, one.steps) for _, one in sorted(members.items()) if spec.unit == "group"
+                Member(one.episode_return, one.success, one.steps)
+                for _, one in sorted(members.items())
+                if spec.unit == "group"
             ),
             oldest_version=oldest,
             newest_version=newest,
@@ -204,7 +210,7 @@ class Graph:
 
     def report(self, phase: Any, fraction: float) -> None:
         """Tell listeners how far the present phase is, a few times a second at most."""
-        if self.meter.due(phase):
+        if self._hooks.wants("on_progress") and self.meter.due(phase):
             self._hooks.call("on_progress", progress=self.meter.progress(phase, fraction, self.steps_done, self.until))
 
     def state(self) -> dict[str, Any]:

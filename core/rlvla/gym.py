@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge
 
-import rlvla
+from rlvla.configs import config as config_class
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.plugin import Plugin, load_object
 from rlvla.simulator import ChunkResult, Observation, Simulator
@@ -19,7 +19,7 @@ _LOCAL: dict[str, Callable[[], Any]] = {}
 """Factories that only this process can call, by the name that their config holds."""
 
 
-@rlvla.config
+@config_class
 class GymConfig:
     """Any Gymnasium environment with a continuous or discrete action, and pictures by its observation or ``render()``."""
 
@@ -77,9 +77,11 @@ def make_env(config: GymConfig) -> Any:
 
     if config.env.startswith("local:"):
         if config.env not in _LOCAL:
-            raise ConfigError(f"sim.env: {config.env} was a function of another process; give from_gym an importable one")
+            raise ConfigError(
+                f"sim.env: {config.env} was a function of another process; give from_gym an importable one"
+            )
         return _LOCAL[config.env]()
-    mode = {"render_mode": "rgb_array"} if config.picture == "render" else {}
+    mode: dict[str, Any] = {"render_mode": "rgb_array"} if config.picture == "render" else {}
     try:
         if ":" in config.env and config.env not in gymnasium.registry:
             try:
@@ -99,34 +101,48 @@ def describe(config: GymConfig) -> SimulatorSpec:
         raise ConfigError("sim.env: missing; wanted an environment id such as 'CartPole-v1'")
     if not config.instruction:
         raise ConfigError("sim.instruction: empty; wanted what the policy is to do")
-    key = repr(config)
-    if key not in _SPECS:
-        _SPECS[key] = _look(config)
-    return _SPECS[key]
+    seen = _look(config)
+    return SimulatorSpec(
+        cameras=(Camera("front", *seen.picture),),
+        state=(StatePart("state", seen.state),),
+        action=seen.action,
+        control_hz=config.control_hz,
+        max_episode_steps=config.max_episode_steps or seen.limit,
+        tasks=(TaskSpec(config.env, config.instruction),),
+        max_instruction_bytes=len(config.instruction.encode()),
+        in_process=config.env.startswith("local:"),
+    )
 
 
-_SPECS: dict[str, SimulatorSpec] = {}
-"""What was seen of environments that were looked at, by config."""
+@dataclass(frozen=True)
+class _Seen:
+    """What one look at an environment tells."""
+
+    picture: tuple[int, int]
+    state: int
+    action: tuple[ActionPart, ...]
+    limit: int
 
 
-def _look(config: GymConfig) -> SimulatorSpec:
-    env = make_env(config)
-    try:
-        observation, _ = env.reset(seed=0)
-        picture = _picture(config, env, observation)
-        limit = config.max_episode_steps or getattr(env.spec, "max_episode_steps", None) or 1000
-        return SimulatorSpec(
-            cameras=(Camera("front", picture.shape[0], picture.shape[1]),),
-            state=(StatePart("state", len(_state(config, observation))),),
-            action=_action_parts(env.action_space),
-            control_hz=config.control_hz,
-            max_episode_steps=limit,
-            tasks=(TaskSpec(config.env, config.instruction),),
-            max_instruction_bytes=len(config.instruction.encode()),
-            in_process=config.env.startswith("local:"),
-        )
-    finally:
-        env.close()
+_SEEN: dict[str, _Seen] = {}
+
+
+def _look(config: GymConfig) -> _Seen:
+    """Make an environment and look at its spaces, once for each choice of environment and keys."""
+    key = repr((config.env, config.kwargs, config.picture, config.state))
+    if key not in _SEEN:
+        env = make_env(config)
+        try:
+            observation, _ = env.reset(seed=0)
+            _SEEN[key] = _Seen(
+                picture=_picture(config, env, observation).shape[:2],
+                state=len(_state(config, observation)),
+                action=_action_parts(env.action_space),
+                limit=getattr(env.spec, "max_episode_steps", None) or 1000,
+            )
+        finally:
+            env.close()
+    return _SEEN[key]
 
 
 def _action_parts(space: Any) -> tuple[ActionPart, ...]:
@@ -134,7 +150,11 @@ def _action_parts(space: Any) -> tuple[ActionPart, ...]:
 
     if isinstance(space, gymnasium.spaces.Discrete):
         return (ActionPart("choice", 1, "absolute", float(space.start), float(space.start + space.n - 1), "index"),)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and np.isfinite([*space.low, *space.high]).all():
+    if (
+        isinstance(space, gymnasium.spaces.Box)
+        and len(space.shape) == 1
+        and np.isfinite([*space.low, *space.high]).all()
+    ):
         return tuple(
             ActionPart(f"action_{number}", 1, "absolute", float(low), float(high), "")
             for number, (low, high) in enumerate(zip(space.low, space.high, strict=True))
@@ -244,7 +264,9 @@ class GymSimulator(Simulator):
 
     def _observe(self, rows: Sequence[int]) -> Observation:
         picked = list(rows)
-        return Observation({"front": self._pictures[picked]}, self._states[picked], [self.config.instruction] * len(picked))
+        return Observation(
+            {"front": self._pictures[picked]}, self._states[picked], [self.config.instruction] * len(picked)
+        )
 
     def record_video(self, rows: Sequence[int]) -> None:
         self._recorded = set(rows)

@@ -27,7 +27,9 @@ class SimulatorVectorEnv(VectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.single_observation_space = gymnasium.spaces.Dict(
             {
-                **{one.name: gymnasium.spaces.Box(0, 255, (one.height, one.width, 3), np.uint8) for one in spec.cameras},
+                **{
+                    one.name: gymnasium.spaces.Box(0, 255, (one.height, one.width, 3), np.uint8) for one in spec.cameras
+                },
                 "state": gymnasium.spaces.Box(-np.inf, np.inf, (spec.state_dim,), np.float32),
                 "instruction": gymnasium.spaces.Box(0, 255, (spec.max_instruction_bytes,), np.uint8),
             }

@@ -40,7 +40,7 @@ class Meter:
         """Start the counters of a step."""
         self._began = time.perf_counter()
         self._env_steps_before = self.env_steps
-        self._ended: list[Ended] = []
+        self._ended_of: dict[int, list[Ended]] = {}
         self._phases: dict[str, list[tuple[float, float]]] = {}
         self.batches: list[int] = []
         self.filtered = 0
@@ -50,8 +50,7 @@ class Meter:
         """Count a chunk step."""
         self.env_steps += receipt.env_steps
         self.episodes += len(receipt.ended)
-        self._ended += receipt.ended
-        self.recent.extend(one.success for one in receipt.ended)
+        self._ended_of.setdefault(receipt.slot, []).extend(receipt.ended)
 
     def add_time(self, phase: str, began: float, ended: float) -> None:
         """Count an interval of the controller's clock; overlapping intervals of a phase count once."""
@@ -60,6 +59,9 @@ class Meter:
     def finish_step(self, receipt: TrainReceipt, step: int, units: int) -> dict[str, float]:
         """Return the metrics of a training step."""
         seconds = time.perf_counter() - self._began
+        finished = self._finished()
+        self.recent.extend(one.success for one in finished)
+        self._ended_of = {}
         env_steps = self.env_steps - self._env_steps_before
         self.env_steps_per_second = env_steps / seconds
         self._step_seconds.append(seconds)
@@ -68,7 +70,7 @@ class Meter:
             "env_steps": float(self.env_steps),
             "env_steps_per_second": self.env_steps_per_second,
             "policy_version": float(receipt.version),
-            "rollout/episodes": float(len(self._ended)),
+            "rollout/episodes": float(len(finished)),
             "rollout/success_recent": self.success,
             "rollout/units": float(units),
             "rollout/units_filtered": float(self.filtered),
@@ -78,13 +80,13 @@ class Meter:
             **{f"time/{phase}_s": value for phase, value in self._last_phases.items()},
             **receipt.metrics,
         }
-        if self._ended:
+        if finished:
             metrics |= {
-                "rollout/success_once": _mean([one.success for one in self._ended]),
-                "rollout/success_at_end": _mean([one.success_at_end for one in self._ended]),
-                "rollout/return": _mean([one.episode_return for one in self._ended]),
-                "rollout/episode_length": _mean([one.steps for one in self._ended]),
-                "rollout/truncated": _mean([not one.terminated for one in self._ended]),
+                "rollout/success_once": _mean([one.success for one in finished]),
+                "rollout/success_at_end": _mean([one.success_at_end for one in finished]),
+                "rollout/return": _mean([one.episode_return for one in finished]),
+                "rollout/episode_length": _mean([one.steps for one in finished]),
+                "rollout/truncated": _mean([not one.terminated for one in finished]),
             }
         if self.batches:
             metrics["rollout/generator_batch"] = _mean(self.batches)
@@ -93,7 +95,12 @@ class Meter:
     @property
     def success(self) -> float:
         """Success rate of the last episodes; nan before the first."""
-        return _mean(list(self.recent)) if self.recent else math.nan
+        recent = [*self.recent, *(one.success for one in self._finished())][-RECENT:]
+        return _mean(recent) if recent else math.nan
+
+    def _finished(self) -> list[Ended]:
+        """Return the episodes that ended in this step, slot by slot: which of two slots was faster must not matter."""
+        return [one for slot in sorted(self._ended_of) for one in self._ended_of[slot]]
 
     def due(self, phase: str) -> bool:
         """Say whether a live display should hear of progress now."""

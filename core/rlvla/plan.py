@@ -24,7 +24,9 @@ def cost_line(engine: Engine) -> str:
     trajectories = specs.units_per_step * specs.algo.group_size
     chunks = specs.algo.window if specs.algo.unit == "window" else specs.max_chunks
     rounds = -(-trajectories // specs.num_envs) * chunks
-    optimizer_steps = specs.algo.passes * -(-specs.samples_per_step // (specs.algo.minibatch_size or specs.samples_per_step))
+    optimizer_steps = specs.algo.passes * -(
+        -specs.samples_per_step // (specs.algo.minibatch_size or specs.samples_per_step)
+    )
     lines = [
         f"{remaining} steps of {specs.units_per_step} {specs.algo.unit}s: up to {specs.samples_per_step} chunks, "
         f"{specs.samples_per_step * specs.model.horizon} env steps and {optimizer_steps} optimizer steps each; "
@@ -49,7 +51,7 @@ async def _trial(engine: Engine) -> tuple[float | None, float]:
     if any(row.live for slot in slots for row in slot.rows):
         return None, 0.0
     seconds = []
-    for attempt in range(2):  # the first call of anything is slow
+    for _ in range(2):  # the first call of anything is slow
         for slot in slots:
             rows = list(range(len(slot.rows)))
             seeds = [derive(0, "trial", row.number) for row in slot.rows]

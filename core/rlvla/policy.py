@@ -71,7 +71,9 @@ class Policy:
     def _batch(self, observation: Observation | Mapping[str, Any]) -> tuple[ObservationBatch, bool]:
         if isinstance(observation, Mapping):
             if missing := {"images", "state", "instruction"} - set(observation):
-                raise ValueError(f"the observation lacks {', '.join(sorted(missing))}; wanted images, state, instruction")
+                raise ValueError(
+                    f"the observation lacks {', '.join(sorted(missing))}; wanted images, state, instruction"
+                )
             observation = Observation(observation["images"], observation["state"], observation["instruction"])
         single = isinstance(observation.instruction, str)
         images = {name: np.asarray(picture) for name, picture in observation.images.items()}
@@ -91,7 +93,6 @@ class Policy:
             raise ValueError(f"state: got {state.shape}, wanted {(len(text), self.simulator.state_dim)} ({parts})")
         width = max(self.simulator.max_instruction_bytes, *(len(one.encode()) for one in text))
         return ObservationBatch.of(Observation(images, state, text), width), single
-
 
     def __repr__(self) -> str:
         cameras = ", ".join(f"{one.name} {one.height}x{one.width}" for one in self.simulator.cameras)

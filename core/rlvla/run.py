@@ -57,7 +57,15 @@ def build(
     Raises:
         ConfigError: everything that is wrong, at once, before anything heavy is imported.
     """
-    source = {"sim": sim, "model": model, "algo": algo, "scheduler": scheduler, "train": train, "eval": eval, "run": run}
+    source = {
+        "sim": sim,
+        "model": model,
+        "algo": algo,
+        "scheduler": scheduler,
+        "train": train,
+        "eval": eval,
+        "run": run,
+    }
     return build_from(configs.read(source), listeners=listeners)
 
 
@@ -80,7 +88,11 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None, listene
     """
     place = checkpoint.find(path)
     source = merged(configs.read_file(place / "config.yaml"), overrides or {})
-    source["run"] = {**source["run"], "name": checkpoint.run_of(place).name, "directory": str(checkpoint.run_of(place).parent)}
+    source["run"] = {
+        **source["run"],
+        "name": checkpoint.run_of(place).name,
+        "directory": str(checkpoint.run_of(place).parent),
+    }
     return Run(configs.read(source), listeners=listeners, resume_from=place)
 
 
@@ -223,7 +235,9 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:

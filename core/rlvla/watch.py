@@ -65,7 +65,8 @@ class Watch:
 
     def _report(self, kind: str, seconds: float, now: float) -> str:
         waiting = "\n".join(
-            f"  {one}: {now - began:.0f} s (allowed {self.allowance(one):.0f} s)" for one, began in self._waiting.values()
+            f"  {one}: {now - began:.0f} s (allowed {self.allowance(one):.0f} s)"
+            for one, began in self._waiting.values()
         )
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         stacks = "\n".join(

@@ -63,7 +63,7 @@ class GeneratorActor:
         began = time.perf_counter()
         self._swap()
         picked = [batch[list(some)] for batch, some in zip(observations, rows, strict=True)]
-        observation = torch.cat(picked) if len(picked) > 1 else picked[0]
+        observation = ObservationBatch.joined(picked)
         key_n = torch.tensor([key for some in keys for key in some], dtype=torch.int64)
         place_n = torch.tensor([place for some in places for place in some], dtype=torch.int64)
         if self._fixed_rows is not None:

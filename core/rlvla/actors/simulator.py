@@ -8,31 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from tensordict import TensorClass
-from torch import Tensor
 
 from rlvla.arrays import on_host
-from rlvla.batch import Action, ObservationBatch
+from rlvla.batch import Action, ObservationBatch, Outcome
 from rlvla.errors import SimulatorError
 from rlvla.receipts import Ended, StepReceipt
 from rlvla.simulator import ChunkResult, Observation
 from rlvla.specs import SimulatorSpec, Start
-
-
-class Outcome(TensorClass["nocast"]):
-    """What a chunk did to the n rows that were active, in the order of their actions."""
-
-    reward: Tensor
-    """float32 ``[n, H]``."""
-    terminated: Tensor
-    """bool ``[n, H]``."""
-    truncated: Tensor
-    """bool ``[n, H]``."""
-    valid: Tensor
-    """bool ``[n, H]``."""
-    success: Tensor
-    """bool ``[n]``."""
 
 
 class Runner(Protocol):
@@ -106,12 +88,13 @@ class SimulatorActor:
         chunk[picked] = action.actions.cpu().numpy()
         result = self._runner.step(chunk, active)
         fields = {
-            name: on_host(getattr(result, name))[picked] for name in ("reward", "terminated", "truncated", "valid", "success")
+            name: on_host(getattr(result, name))[picked]
+            for name in ("reward", "terminated", "truncated", "valid", "success")
         }
         ended = self._count(picked, fields)
         if not np.isfinite(fields["reward"]).all():
             raise SimulatorError(f"slot {self.slot} gave a reward that is not finite: {fields['reward'].tolist()}")
-        outcome = Outcome(**{name: torch.from_numpy(field) for name, field in fields.items()}, batch_size=[len(picked)])
+        outcome = Outcome.of(fields, len(picked))
         receipt = StepReceipt(
             slot=self.slot,
             env_steps=int(fields["valid"].sum()),
@@ -121,7 +104,7 @@ class SimulatorActor:
         )
         return receipt, self._show(range(self.rows), result.observation), outcome
 
-    def _count(self, rows: Sequence[int], fields: Mapping[str, np.ndarray]) -> tuple[Ended, ...]:
+    def _count(self, rows: Sequence[int], fields: Mapping[str, Any]) -> tuple[Ended, ...]:
         steps_n = fields["valid"].sum(1)
         return_n = np.where(fields["valid"], fields["reward"], 0.0).sum(1)
         terminated_n, truncated_n = fields["terminated"].any(1), fields["truncated"].any(1)
@@ -168,11 +151,11 @@ class SimulatorActor:
 
     def restore(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> tuple[None, ObservationBatch]:
         """Continue saved episodes; returns the observation of all rows."""
-        states = [dict(state) for state in states]
+        of_simulator = [{name: array for name, array in state.items() if name != "_episode"} for state in states]
         for row, state in zip(rows, states, strict=True):
-            steps, episode_return, success = state.pop("_episode")
+            steps, episode_return, success = state["_episode"]
             self._episodes[row] = _Episode(int(steps), float(episode_return), bool(success))
-        return None, self._show(rows, self._runner.set_state(rows, states))
+        return None, self._show(rows, self._runner.set_state(rows, of_simulator))
 
     def replace(self) -> None:
         """Start the simulator again after its process died; all its episodes are gone."""

@@ -15,10 +15,9 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlvla.actors.simulator import Outcome
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Assembled, Assembly, Entry
-from rlvla.batch import Action, Loss, ObservationBatch
+from rlvla.batch import Action, Loss, ObservationBatch, Outcome
 from rlvla.configs import TrainConfig
 from rlvla.errors import NonFiniteError
 from rlvla.model import Model
@@ -197,7 +196,9 @@ class _Meter:
 
     def count(self, loss: Loss) -> None:
         names = list(loss.metrics)
-        numbers = torch.stack([torch.as_tensor(one, dtype=torch.float64).detach() for name in names for one in loss.metrics[name]])
+        numbers = torch.stack(
+            [torch.as_tensor(one, dtype=torch.float64).detach() for name in names for one in loss.metrics[name]]
+        )
         values = numbers.tolist()  # one transfer
         for place, name in enumerate(names):
             self._put(name, values[2 * place], values[2 * place + 1])
@@ -223,4 +224,6 @@ class _Meter:
         self._sums[name] = (before + total, n + count)
 
     def means(self) -> dict[str, float]:
-        return {name: total / count for name, (total, count) in self._sums.items() if count} | self._maxima | self._totals
+        return (
+            {name: total / count for name, (total, count) in self._sums.items() if count} | self._maxima | self._totals
+        )

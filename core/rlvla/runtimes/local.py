@@ -24,7 +24,9 @@ class LocalHandle:
         if returns == 0:
             return [result]
         parts = list(result)
-        assert len(parts) == returns + 1, f"{self.name}.{method} returned {len(parts)} parts, {returns + 1} were announced"
+        assert len(parts) == returns + 1, (
+            f"{self.name}.{method} returned {len(parts)} parts, {returns + 1} were announced"
+        )
         return parts
 
     def send(self, method: str, *arguments: Any) -> None:

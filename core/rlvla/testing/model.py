@@ -19,7 +19,7 @@ from rlvla.errors import CheckpointError
 from rlvla.model import Model
 from rlvla.noise import Noise
 from rlvla.simulator import Observation
-from rlvla.specs import ActionPart, AlgorithmSpec, Camera, SimulatorSpec, StatePart, TaskSpec
+from rlvla.specs import ActionPart, AlgorithmSpec, Camera, Role, SimulatorSpec, StatePart, TaskSpec
 from rlvla.testing.suite import Conformance, check, skip
 from rlvla.weights import acting_copy, copy_into, snapshot
 
@@ -31,7 +31,10 @@ class ModelConformance(Conformance):
     rows: ClassVar[int] = 5
     tolerance: ClassVar[float] = 1e-5
     """Largest difference of log-probs and values between ``act`` and ``evaluate``, and between batches (fp32)."""
-    action: ClassVar[tuple[ActionPart, ...]] = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "gripper"))
+    action: ClassVar[tuple[ActionPart, ...]] = (
+        ActionPart("move", 2, low=-2.0, high=1.0),
+        ActionPart("grip", 1, "gripper"),
+    )
     state: ClassVar[tuple[StatePart, ...]] = (StatePart("place", 4, "m"),)
     picture: ClassVar[int] = 64
 
@@ -39,7 +42,7 @@ class ModelConformance(Conformance):
 
     def simulator_spec(self) -> SimulatorSpec:
         """Return a simulator that offers what the model asks for."""
-        roles = self.plugin().describe(self.made()).cameras or ("primary",)
+        roles: tuple[Role, ...] = self.plugin().describe(self.made()).cameras or ("primary",)
         return SimulatorSpec(
             cameras=tuple(Camera(f"camera_{role}", self.picture, self.picture, role) for role in roles),
             state=self.state,
@@ -129,7 +132,11 @@ class ModelConformance(Conformance):
             width = {None: 0, "chunk": 1, "action": horizon}[values]
             for rows in (1, self.rows):
                 action = self.acted(model, self.observation(rows), self.noise(rows))
-                wanted = {"actions": (rows, horizon, sim.action_dim), "logp": (rows, horizon, tokens), "value": (rows, width)}
+                wanted = {
+                    "actions": (rows, horizon, sim.action_dim),
+                    "logp": (rows, horizon, tokens),
+                    "value": (rows, width),
+                }
                 for name, shape in wanted.items():
                     got = tuple(getattr(action, name).shape)
                     assert got == shape, f"act: {name} has shape {got}, wanted {shape} (values: {values})"
@@ -142,7 +149,9 @@ class ModelConformance(Conformance):
         for greedy in (False, True):
             actions = self.acted(self.model(), self.observation(), self.noise(), greedy).actions
             assert torch.isfinite(actions).all(), "an action is not finite"
-            assert ((actions >= low - 1e-4) & (actions <= high + 1e-4)).all(), "an action lies outside the spec's bounds"
+            assert ((actions >= low - 1e-4) & (actions <= high + 1e-4)).all(), (
+                "an action lies outside the spec's bounds"
+            )
 
     def test_evaluate_repeats_act(self) -> None:
         """At equal weights ``evaluate`` gives the log-probs and values of ``act``: the ratio is 1 on the first pass."""
@@ -155,7 +164,12 @@ class ModelConformance(Conformance):
             near(evaluation.value, action.value, self.tolerance, "values of evaluate differ from those of act")
             if values is not None:
                 with torch.no_grad():
-                    near(model.value(model.preprocess(observation)), action.value, self.tolerance, "value() differs from act")
+                    near(
+                        model.value(model.preprocess(observation)),
+                        action.value,
+                        self.tolerance,
+                        "value() differs from act",
+                    )
 
     def test_log_probs_are_log_probs(self) -> None:
         """Log-probs are finite fp32, and entropies are finite."""
@@ -172,7 +186,9 @@ class ModelConformance(Conformance):
         state = torch.get_rng_state()
         one = self.acted(model, observation, self.noise())
         assert torch.equal(torch.get_rng_state(), state), "act draws from torch's global generator: take all from noise"
-        assert torch.equal(one.actions, self.acted(model, observation, self.noise()).actions), "equal noise, other actions"
+        assert torch.equal(one.actions, self.acted(model, observation, self.noise()).actions), (
+            "equal noise, other actions"
+        )
         other = self.acted(model, observation, self.noise(first=100))
         assert not torch.equal(one.actions, other.actions), "other noise gives the same actions: is it used?"
         greedy = [self.acted(model, observation, self.noise(first=first), greedy=True).actions for first in (0, 100)]
@@ -188,7 +204,10 @@ class ModelConformance(Conformance):
         changed = observation.clone()
         changed.images.apply_(lambda picture: torch.cat([picture[:1], 255 - picture[1:]]))
         near(
-            self.acted(model, changed, self.noise()).logp[:1], whole.logp[:1], self.tolerance, "row 0 sees other rows' pictures"
+            self.acted(model, changed, self.noise()).logp[:1],
+            whole.logp[:1],
+            self.tolerance,
+            "row 0 sees other rows' pictures",
         )
 
     def test_inputs_matter(self) -> None:
@@ -206,7 +225,7 @@ class ModelConformance(Conformance):
 
     def _logp(self, model: Model, observation: ObservationBatch, replay: TensorDict) -> torch.Tensor:
         with torch.no_grad():
-            return model.evaluate(model.preprocess(observation), replay).logp  # type: ignore[no-any-return]
+            return model.evaluate(model.preprocess(observation), replay).logp
 
     def test_every_trainable_parameter_gets_a_gradient(self) -> None:
         """A parameter without gradient wastes optimizer memory and breaks sharded training: freeze it."""
@@ -255,11 +274,21 @@ class ModelConformance(Conformance):
         with torch.no_grad():
             for parameter in model.trainable().values():
                 parameter.mul_(1.5)
-        near(self.acted(acting, observation, self.noise(), greedy=True).logp, before, 0.0, "the acting copy shares trainables")
+        near(
+            self.acted(acting, observation, self.noise(), greedy=True).logp,
+            before,
+            0.0,
+            "the acting copy shares trainables",
+        )
         copy_into(acting, snapshot(model))
         acting.weights_changed(1)
         wanted = self.acted(model, observation, self.noise(), greedy=True).logp
-        near(self.acted(acting, observation, self.noise(), greedy=True).logp, wanted, self.tolerance, "published weights act otherwise")
+        near(
+            self.acted(acting, observation, self.noise(), greedy=True).logp,
+            wanted,
+            self.tolerance,
+            "published weights act otherwise",
+        )
 
     def test_fresh_weights_come_from_the_generator(self) -> None:
         """Equal seeds give equal weights, whatever torch's global generator did before."""

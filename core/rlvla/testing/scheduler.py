@@ -61,7 +61,13 @@ class SchedulerConformance(Conformance):
                 model="fake",
                 algo=self.algorithms[unit],
                 scheduler={"use": self.name, **self.config},
-                run={"directory": folder, "name": "run", "without": ("tensorboard", "display"), "strict_listeners": True, **options},
+                run={
+                    "directory": folder,
+                    "name": "run",
+                    "without": ("tensorboard", "display"),
+                    "strict_listeners": True,
+                    **options,
+                },
                 listeners=[heard],
                 **overrides,
             )
@@ -85,7 +91,9 @@ class SchedulerConformance(Conformance):
                 units = [one["rollout/units"] for one in heard.metrics]
                 assert units == [wanted] * self.steps, f"{unit}: units trained {units}, wanted {wanted} each"
                 assert heard.versions == sorted(heard.versions), f"published versions went backwards: {heard.versions}"
-                assert (run.directory / "checkpoints" / f"step_{self.steps:06d}" / "state.json").is_file(), "the end is not saved"
+                assert (run.directory / "checkpoints" / f"step_{self.steps:06d}" / "state.json").is_file(), (
+                    "the end is not saved"
+                )
 
     def test_staleness_is_bounded(self) -> None:
         """No unit is older than the scheduler's spec says."""

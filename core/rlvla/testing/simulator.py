@@ -89,9 +89,13 @@ class SimulatorConformance(Conformance):
     def test_simulator_is_one(self) -> None:
         """The target is an ``rlvla.simulator.Simulator`` whose spec is what ``describe`` said."""
         simulator = self.simulator()
-        assert isinstance(simulator, Simulator), f"{type(simulator).__name__} does not inherit from rlvla.simulator.Simulator"
+        assert isinstance(simulator, Simulator), (
+            f"{type(simulator).__name__} does not inherit from rlvla.simulator.Simulator"
+        )
         described = self.plugin().describe(self.made())
-        assert simulator.spec == described, f"the simulator's spec is not what describe() returned: {simulator.spec} {described}"
+        assert simulator.spec == described, (
+            f"the simulator's spec is not what describe() returned: {simulator.spec} {described}"
+        )
 
     def test_observation_fits_the_spec(self) -> None:
         """Pictures, state and instruction have the declared names, shapes and types, after reset and after step."""
@@ -104,12 +108,16 @@ class SimulatorConformance(Conformance):
         """Assert that an observation is what the spec declares."""
         spec = simulator.spec
         names = {camera.name for camera in spec.cameras}
-        assert set(observation.images) == names, f"pictures {sorted(observation.images)}, the spec declares {sorted(names)}"
+        assert set(observation.images) == names, (
+            f"pictures {sorted(observation.images)}, the spec declares {sorted(names)}"
+        )
         for camera in spec.cameras:
             picture = on_host(observation.images[camera.name])
             wanted = (rows, camera.height, camera.width, 3)
             assert picture.shape == wanted, f"camera {camera.name}: {picture.shape}, the spec declares {wanted}"
-            assert picture.dtype == np.uint8, f"camera {camera.name}: {picture.dtype}, wanted uint8 (0 to 255, not 0 to 1)"
+            assert picture.dtype == np.uint8, (
+                f"camera {camera.name}: {picture.dtype}, wanted uint8 (0 to 255, not 0 to 1)"
+            )
         state = on_host(observation.state)
         assert state.shape == (rows, spec.state_dim), f"state {state.shape}, the spec declares {(rows, spec.state_dim)}"
         assert state.dtype == np.float32, f"state is {state.dtype}, wanted float32"
@@ -154,7 +162,10 @@ class SimulatorConformance(Conformance):
         observation = copied(simulator.reset(list(range(self.rows)), list(range(self.rows)), starts))
         for row in range(1, self.rows):
             pictures = [on_host(one) for one in observation.images.values()]
-            same = all((one[0] == one[row]).all() for one in pictures) and (observation.state[0] == observation.state[row]).all()
+            same = (
+                all((one[0] == one[row]).all() for one in pictures)
+                and (observation.state[0] == observation.state[row]).all()
+            )
             assert not same, f"rows 0 and {row} look the same though seeds or initial states differ"
 
     def test_stepping_is_deterministic(self) -> None:
@@ -177,7 +188,9 @@ class SimulatorConformance(Conformance):
         alone = self.all_active()
         alone[1:] = False
         result = copied_result(simulator.step(chunk, alone))
-        equal(taken(together.observation, [0]), taken(result.observation, [0]), "row 0 depends on who is stepped with it")
+        equal(
+            taken(together.observation, [0]), taken(result.observation, [0]), "row 0 depends on who is stepped with it"
+        )
         before = taken(copied(result.observation), [0])
         simulator.reset([1], [99], [self.start(simulator)])
         idle = np.zeros(self.rows, bool)
@@ -215,11 +228,15 @@ class SimulatorConformance(Conformance):
         wanted = (self.rows, valid.shape[1])
         for name, dtype in (("reward", np.float32), ("terminated", bool), ("truncated", bool), ("valid", bool)):
             array = on_host(getattr(result, name))
-            assert array.shape == wanted and array.dtype == dtype, f"{name}: {array.dtype} {array.shape}, wanted {dtype} {wanted}"
+            assert array.shape == wanted and array.dtype == dtype, (
+                f"{name}: {array.dtype} {array.shape}, wanted {dtype} {wanted}"
+            )
         assert on_host(result.success).shape == (self.rows,), f"success: {on_host(result.success).shape}"
         assert not (on_host(result.terminated) & on_host(result.truncated)).any(), "terminated and truncated at once"
         assert (valid[:, 1:] <= valid[:, :-1]).all(), "valid is not a prefix of the chunk"
-        assert (valid[:, 0] == active).all(), "the first action of an active row was not executed (or an idle row was stepped)"
+        assert (valid[:, 0] == active).all(), (
+            "the first action of an active row was not executed (or an idle row was stepped)"
+        )
         assert (done <= valid).all(), "an action that was not executed ended an episode"
         assert (done.sum(1) <= 1).all(), "an episode ended twice in one chunk"
         for row in np.flatnonzero(done.any(1)):
@@ -320,7 +337,9 @@ class SimulatorConformance(Conformance):
         equal(taken(mid.observation, rows), restored, "a restored episode looks different")
         again = copied_result(simulator.step(self.actions(simulator, 6), live))
         equal(taken(onward.observation, rows), taken(again.observation, rows), "a restored episode goes on differently")
-        assert (on_host(onward.reward)[rows] == on_host(again.reward)[rows]).all(), "a restored episode is rewarded differently"
+        assert (on_host(onward.reward)[rows] == on_host(again.reward)[rows]).all(), (
+            "a restored episode is rewarded differently"
+        )
 
 
 def bounds(spec: SimulatorSpec) -> tuple[np.ndarray, np.ndarray]:
@@ -341,7 +360,10 @@ def copied(observation: Observation) -> Observation:
 
 def copied_result(result: ChunkResult) -> ChunkResult:
     """Return a chunk result that the simulator's next call does not change."""
-    arrays = {name: on_host(getattr(result, name)).copy() for name in ("reward", "terminated", "truncated", "valid", "success")}
+    arrays = {
+        name: on_host(getattr(result, name)).copy()
+        for name in ("reward", "terminated", "truncated", "valid", "success")
+    }
     return ChunkResult(observation=copied(result.observation), frames=result.frames, **arrays)
 
 
@@ -362,7 +384,9 @@ def ended(result: ChunkResult) -> np.ndarray:
 
 def equal(one: Observation, other: Observation, message: str) -> None:
     """Assert that two observations have the same bits."""
-    assert list(one.instruction) == list(other.instruction), f"{message}: instructions {one.instruction} {other.instruction}"
+    assert list(one.instruction) == list(other.instruction), (
+        f"{message}: instructions {one.instruction} {other.instruction}"
+    )
     assert (one.state == other.state).all(), f"{message}: states {one.state} {other.state}"
     for name in one.images:
         differing = int((one.images[name] != other.images[name]).sum())

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rlvla.text import encode_text
 from rlvla.arrays import on_host
 from rlvla.configs import read_one
 from rlvla.plugin import find, load_object
 from rlvla.simulator import Observation
 from rlvla.specs import Start
+from rlvla.text import encode_text
 from rlvla.worker import protocol
 from rlvla.worker.host import Host
 
@@ -66,7 +66,13 @@ class _Server:
         places, size = protocol.layout(self.spec, self.rows, hello["horizon"])
         fd = protocol.make_shared(size)
         self.shared = protocol.map_shared(fd, places, size)
-        ready = {"op": "ready", "spec": asdict(self.spec), "versions": simulator.versions(), "layout": places, "size": size}
+        ready = {
+            "op": "ready",
+            "spec": asdict(self.spec),
+            "versions": simulator.versions(),
+            "layout": places,
+            "size": size,
+        }
         protocol.send(link, ready, fd=fd)
         os.close(fd)
 

@@ -15,11 +15,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from rlvla.text import decode_text
 from rlvla.configs import Choice, plain, read_one
 from rlvla.errors import SimulatorError, WorkerDied
 from rlvla.simulator import ChunkResult, Observation
 from rlvla.specs import SimulatorSpec, Start
+from rlvla.text import decode_text
 from rlvla.worker import protocol
 
 _TAIL = 2000
@@ -65,7 +65,11 @@ class SubprocessSimulator:
                 start_new_session=True,  # Ctrl-C is the owner's business
             )
         except OSError as error:
-            raise SimulatorError(f"{name}: cannot start the interpreter {interpreter!r}: {error}; see run.sim_python") from error
+            ours.close()
+            self._log.close()
+            raise SimulatorError(
+                f"{name}: cannot start the interpreter {interpreter!r}: {error}; see run.sim_python"
+            ) from error
         finally:
             theirs.close()
         self._link = ours
@@ -110,7 +114,12 @@ class SubprocessSimulator:
         self.wait_ready()
         rows = [int(row) for row in rows]
         self._call(
-            {"op": "reset", "rows": rows, "seeds": [int(s) for s in seeds], "starts": [[s.task, s.state] for s in starts]}
+            {
+                "op": "reset",
+                "rows": rows,
+                "seeds": [int(s) for s in seeds],
+                "starts": [[s.task, s.state] for s in starts],
+            }
         )
         return self._observation(rows)
 
@@ -178,7 +187,9 @@ class SubprocessSimulator:
             instruction=decode_text(shared["instruction"][rows]),
         )
 
-    def _call(self, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def _call(
+        self, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()
+    ) -> tuple[dict[str, Any], list[np.ndarray]]:
         self._send(message, arrays)
         answer, out, _ = self._receive()
         self.seconds = answer["seconds"]
@@ -197,8 +208,9 @@ class SubprocessSimulator:
             raise self._died() from error
         if message["op"] == "error":
             failure = SimulatorError(
-                f"{self.name}: {message['message']}" if message["type"] in _SPEAKING else
-                f"{self.name}: {message['type']}: {message['message']}",
+                f"{self.name}: {message['message']}"
+                if message["type"] in _SPEAKING
+                else f"{self.name}: {message['type']}: {message['message']}",
                 worker=self.name,
                 output=message["traceback"],
             )
@@ -218,7 +230,8 @@ class SubprocessSimulator:
         self._log.seek(max(0, size - _TAIL))
         output = self._log.read().decode(errors="replace").strip()
         return WorkerDied(
-            f"{self.name}: its worker process {how}" + (f"; its last words:\n{output}" if output else " without a word"),
+            f"{self.name}: its worker process {how}"
+            + (f"; its last words:\n{output}" if output else " without a word"),
             worker=self.name,
             output=output,
         )
@@ -229,7 +242,9 @@ _SPEAKING = {"SimulatorError", "ConfigError", "UnknownPlugin", "IncompatiblePlug
 
 
 @contextlib.contextmanager
-def open_simulator(choice: Choice, rows: int = 1, horizon: int = 1, python: str | None = None) -> Iterator[SubprocessSimulator]:
+def open_simulator(
+    choice: Choice, rows: int = 1, horizon: int = 1, python: str | None = None
+) -> Iterator[SubprocessSimulator]:
     """Run a simulator in a worker process for the length of a ``with`` block."""
     simulator = SubprocessSimulator(choice, rows, horizon, python=python, name=choice.name)
     try:

@@ -42,7 +42,9 @@ Layout = dict[str, tuple[str, tuple[int, ...], int]]
 """Name to (dtype, shape, offset in bytes)."""
 
 
-def send(link: socket.socket, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = (), fd: int | None = None) -> None:
+def send(
+    link: socket.socket, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = (), fd: int | None = None
+) -> None:
     """Send one message, the arrays behind it, and a file descriptor with it."""
     described = [(one.dtype.str, one.shape) for one in arrays]
     body = json.dumps({**message, "arrays": described}).encode()
@@ -120,6 +122,8 @@ def map_shared(fd: int, places: Layout, size: int) -> dict[str, np.ndarray]:
     """Return the arrays of a layout; they keep the mapping alive. The descriptor can be closed afterwards."""
     memory = mmap.mmap(fd, size)
     return {
-        name: np.frombuffer(memory, np.dtype(dtype), count=int(np.prod(shape, dtype=np.int64)), offset=offset).reshape(shape)
+        name: np.frombuffer(memory, np.dtype(dtype), count=int(np.prod(shape, dtype=np.int64)), offset=offset).reshape(
+            shape
+        )
         for name, (dtype, shape, offset) in places.items()
     }

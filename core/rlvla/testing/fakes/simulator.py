@@ -38,7 +38,11 @@ class FakeSimulator(Simulator):
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
         for row, seed, start in zip(rows, seeds, starts, strict=True):
             states = self.config.initial_states
-            if not 0 <= start.task < 2 or (start.state is None) != (states == 0) or (start.state or 0) >= max(1, states):
+            if (
+                not 0 <= start.task < 2
+                or (start.state is None) != (states == 0)
+                or (start.state or 0) >= max(1, states)
+            ):
                 raise SimulatorError(f"no such start: {start}; there are 2 tasks with {states} initial states each")
             chosen = derive(seed, "fake") if start.state is None else derive(start.state, "state")
             random = np.random.default_rng(chosen)
@@ -121,7 +125,9 @@ class FakeSimulator(Simulator):
         if self.config.batched:
             import torch
 
-            return Observation({name: torch.from_numpy(one) for name, one in images.items()}, torch.from_numpy(state), text)
+            return Observation(
+                {name: torch.from_numpy(one) for name, one in images.items()}, torch.from_numpy(state), text
+            )
         return Observation(images, state, text)
 
     def _to_torch(self, result: ChunkResult) -> None:

@@ -1,4 +1,5 @@
-"""The line, all rows at once. Position and mark lie in [-1, 1]; full action moves the point by 0.2.
+"""The line, all rows at once. Position and mark lie in [-1, 1]; full action moves the point by 0.2. Running against an
+end that is not the goal ends the episode, as a failure.
 
 Letters: N rows, H actions in a chunk.
 """
@@ -49,6 +50,7 @@ class LineWorld(Simulator):
         if (active_N & self.ended).any():
             raise SimulatorError(f"rows {np.flatnonzero(active_N & self.ended).tolist()} ended: reset them first")
         reward, terminated, truncated, valid = (np.zeros((rows, horizon), kind) for kind in ("f4", "?", "?", "?"))
+        success = np.zeros(rows, bool)
         frames: list[list[np.ndarray]] = [[] for _ in range(rows)]
         goal = np.where(self.task == 0, self.mark, -np.sign(self.mark))
         for action in range(horizon):
@@ -58,10 +60,12 @@ class LineWorld(Simulator):
             self.position = np.where(live, np.clip(moved, -1, 1), self.position)
             self.steps += live
             after = np.abs(goal - self.position)
+            there = after < NEAR
             valid[:, action] = live
-            terminated[:, action] = live & (after < NEAR)
+            terminated[:, action] = live & (there | (np.abs(self.position) >= 1))
             truncated[:, action] = live & ~terminated[:, action] & (self.steps >= self.config.max_episode_steps)
-            reward[:, action] = live * (before - after + terminated[:, action])
+            reward[:, action] = live * (before - after + there)
+            success |= live & there
             self.ended |= terminated[:, action] | truncated[:, action]
             for row in self.recorded & set(np.flatnonzero(live)):
                 frames[row].append(self._picture(row))
@@ -71,7 +75,7 @@ class LineWorld(Simulator):
             terminated=terminated,
             truncated=truncated,
             valid=valid,
-            success=terminated.any(1),
+            success=success,
             frames=[np.array(one) for one in frames] if self.recorded else None,
         )
 

@@ -19,16 +19,27 @@ __version__ = "1.0.0"
 class ReinforceConfig:
     """REINFORCE with the batch's mean return as baseline."""
 
-    window: Annotated[int, Ge(1)] = 16
+    window: Annotated[int, Ge(1)] = 8
     """Chunk steps of one environment in a unit."""
-    discount: Annotated[float, Ge(0), Le(1)] = 0.9
+    discount: Annotated[float, Ge(0), Le(1)] = 0.7
     """Of a chunk's reward for each chunk that it lies ahead; what follows the window counts as nothing."""
+    entropy_weight: Annotated[float, Ge(0)] = 0.02
+    """Of the entropy of the actions, in nats a log-prob entry; keeps exploration alive while pictures are learnt."""
+    minibatch_size: Annotated[int, Ge(1)] = 64
+    """Samples (chunks) in an optimizer step."""
 
 
 def describe(config: ReinforceConfig) -> AlgorithmSpec:
     """Return what REINFORCE consumes: windows, once, on-policy."""
     return AlgorithmSpec(
-        unit="window", credit_level="chunk", ratio_level="chunk", values=False, window=config.window, max_staleness=0
+        unit="window",
+        credit_level="chunk",
+        ratio_level="chunk",
+        values=False,
+        window=config.window,
+        minibatch_size=config.minibatch_size,
+        max_staleness=0,
+        entropy_bonus=config.entropy_weight > 0,
     )
 
 

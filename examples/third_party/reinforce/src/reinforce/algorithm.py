@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Reinforce(Algorithm):
-    """Minimises ``-(return - mean return) * log-probability``, summed over chunks and divided by their number."""
+    """Minimises ``-(return - mean return) * log-probability - weight * entropy``, a sum over chunks by their number."""
 
     def __init__(self, config: ReinforceConfig) -> None:
         self.config = config
@@ -42,9 +42,15 @@ class Reinforce(Algorithm):
         return {"chunks": torch.tensor(float(len(batch)), device=batch["advantage"].device)}
 
     def loss(self, batch: TensorDict, evaluation: Evaluation, denominators: Mapping[str, Tensor]) -> Loss:
-        logp_S = (evaluation.logp * batch["valid"][..., None]).sum((-2, -1))  # actions after the end do not count
-        total = -(batch["advantage"] * logp_S).sum() / denominators["chunks"]
-        return Loss(total, metrics={"logp": (logp_S.detach().sum(), denominators["chunks"])})
+        valid_SH1 = batch["valid"][..., None]  # actions after the end do not count
+        logp_S = (evaluation.logp * valid_SH1).sum((-2, -1))
+        entropy_S = (evaluation.entropy * valid_SH1).sum((-2, -1))
+        gain_S = batch["advantage"] * logp_S + self.config.entropy_weight * entropy_S
+        metrics = {"logp": logp_S, "entropy": entropy_S}
+        return Loss(
+            -gain_S.sum() / denominators["chunks"],
+            metrics={name: (value.detach().sum(), denominators["chunks"]) for name, value in metrics.items()},
+        )
 
 
 def returns(reward_UT: Tensor, ended_UT: Tensor, discount: float) -> Tensor:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import rlvla
 from annotated_types import Ge, Gt, Le
+
+import rlvla
 from rlvla.errors import ConfigError
 from rlvla.specs import ModelSpec, Role
 
@@ -53,7 +54,7 @@ def describe(config: TinyConfig) -> ModelSpec:
         raise ConfigError(
             f"model.patch: got {config.patch}, wanted a divisor of model.image_size ({config.image_size})"
         )
-    return ModelSpec(horizon=config.horizon, tokens_per_action=None, cameras=config.cameras)
+    return ModelSpec(horizon=config.horizon, tokens_per_action=None, cameras=config.cameras, state=False)
 
 
 plugin: rlvla.Plugin[TinyConfig, TinyModel] = rlvla.Plugin(

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from tensordict import TensorDict
+from torch import Tensor, nn
+
 from rlvla.batch import Action, Evaluation, ObservationBatch
 from rlvla.errors import CheckpointError
 from rlvla.model import Model
 from rlvla.noise import Noise
 from rlvla.specs import AlgorithmSpec, SimulatorSpec
-from safetensors.torch import load_file, save_file
-from tensordict import TensorDict
-from torch import Tensor, nn
-
 from rlvla_model_tiny import TinyConfig, describe
 
 _WORDS = 512
@@ -46,7 +46,9 @@ class TinyModel(Model):
         roles = {camera.role: camera.name for camera in simulator.cameras}
         self._cameras = [roles[role] for role in config.cameras]
         horizon, actions, width = config.horizon, simulator.action_dim, config.width
-        values = 0 if algorithm is None or not algorithm.values else {"chunk": 1, "action": horizon}[algorithm.credit_level]
+        values = (
+            0 if algorithm is None or not algorithm.values else {"chunk": 1, "action": horizon}[algorithm.credit_level]
+        )
         side = config.image_size // config.patch
         places = config.queries * len(self._cameras)
         self.words = nn.Embedding(_WORDS, width)
@@ -110,7 +112,9 @@ class TinyModel(Model):
             scaled = F.interpolate(picture.permute(0, 3, 1, 2).float(), size=(size, size), mode="area")
             picture = scaled.permute(0, 2, 3, 1)
         side = size // patch
-        cut = picture.reshape(-1, side, patch, side, patch, 3).transpose(2, 3).reshape(-1, side * side, 3 * patch * patch)
+        cut = (
+            picture.reshape(-1, side, patch, side, patch, 3).transpose(2, 3).reshape(-1, side * side, 3 * patch * patch)
+        )
         return cut.float().mul_(2 / 255).sub_(1)
 
     def _hash(self, text: str) -> list[int]:
@@ -176,8 +180,12 @@ class TinyModel(Model):
 
     def save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in self.state_dict().items()}, directory / "model.safetensors")
-        (directory / "config.json").write_text(json.dumps({"model_type": "rlvla-tiny", "shapes": self._shapes()}, indent=1))
+        save_file(
+            {name: tensor.contiguous() for name, tensor in self.state_dict().items()}, directory / "model.safetensors"
+        )
+        (directory / "config.json").write_text(
+            json.dumps({"model_type": "rlvla-tiny", "shapes": self._shapes()}, indent=1)
+        )
 
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(tensor.shape) for name, tensor in self.state_dict().items()}

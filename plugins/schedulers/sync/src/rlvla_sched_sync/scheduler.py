@@ -6,7 +6,6 @@ from asyncio import gather
 
 from rlvla.graph import Graph
 from rlvla.scheduler import Scheduler
-
 from rlvla_sched_sync import SyncConfig, describe
 
 

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le
 import rlvla
 from rlvla.errors import ConfigError
 from rlvla.specs import ActionPart, Camera, Role, SimulatorSpec, StatePart, TaskSpec
-from rlvla_sim_libero.bddl import instruction_of
+from rlvla_sim_libero.task_file import instruction_of
 from rlvla_sim_libero.tasks import STEP_LIMITS, STORED_STATES, SUITES
 
 if TYPE_CHECKING:

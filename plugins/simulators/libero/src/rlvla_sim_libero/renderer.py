@@ -7,6 +7,9 @@ whatever number of environments run it (1 to 2 GB each in software rendering), a
 
 from __future__ import annotations
 
+import atexit
+import importlib
+import os
 from typing import Any
 
 import mujoco
@@ -29,15 +32,16 @@ class Renderer:
         """
         kind = set_environment()
         try:
-            from mujoco.gl_context import GLContext
-
-            self._gl = GLContext(size, size)
+            if kind == "egl":
+                _prefer_visible_gpu()
+            self._gl = importlib.import_module(f"mujoco.{kind}").GLContext(size, size)
             self._gl.make_current()
             self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
         except Exception as error:
             raise SimulatorError(
                 f"{kind.upper()} rendering failed: {type(error).__name__}: {error}. {renderer_hint(kind)}"
             ) from error
+        atexit.register(self.close)  # before EGL is ended, which was registered earlier: no errors at interpreter exit
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         if size > self._context.offWidth or size > self._context.offHeight:
             mujoco.mjr_resizeOffscreen(
@@ -81,3 +85,18 @@ class Renderer:
             self._context.free()
             self._gl.free()
             self._gl = None
+            atexit.unregister(self.close)
+
+
+def _prefer_visible_gpu() -> None:
+    """Draw on the GPU that this process computes on, where nobody chose another one.
+
+    EGL counts every GPU of the machine, whatever ``CUDA_VISIBLE_DEVICES`` says, so all workers would draw on the first.
+    """
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if "MUJOCO_EGL_DEVICE_ID" in os.environ or not first.isdigit():
+        return
+    from mujoco.egl import egl_ext
+
+    if int(first) < len(egl_ext.eglQueryDevicesEXT()):
+        os.environ["MUJOCO_EGL_DEVICE_ID"] = first

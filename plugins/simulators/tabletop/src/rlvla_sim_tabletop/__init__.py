@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import rlvla
 from annotated_types import Ge, Gt, Le
+
+import rlvla
 from rlvla.specs import ActionPart, Camera, SimulatorSpec, StatePart, TaskSpec
 
 if TYPE_CHECKING:

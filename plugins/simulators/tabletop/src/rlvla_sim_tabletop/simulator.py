@@ -18,10 +18,10 @@ os.environ.setdefault("LP_NUM_THREADS", "0")  # llvmpipe's own threads cost more
 
 import mujoco
 import numpy as np
+
 from rlvla.errors import SimulatorError
 from rlvla.simulator import ChunkResult, Observation, Simulator
 from rlvla.specs import Start
-
 from rlvla_sim_tabletop import COLOURS, TEMPLATES, TabletopConfig, describe
 
 STEP_M = 0.05
@@ -202,7 +202,9 @@ class TabletopSimulator(Simulator):
         for row in rows:
             episode, physics = self._rows[row], np.empty(size)
             mujoco.mj_getState(self._model, self._data[row], physics, _PHYSICS)
-            template = next(n for n, text in enumerate(TEMPLATES) if text.format(COLOURS[episode.goal]) == episode.instruction)
+            template = next(
+                n for n, text in enumerate(TEMPLATES) if text.format(COLOURS[episode.goal]) == episode.instruction
+            )
             states.append(
                 {
                     "physics": physics,

@@ -1,0 +1,130 @@
+"""What is known without importing LIBERO."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlvla.errors import ConfigError
+from rlvla_sim_libero import LiberoConfig, describe, plugin
+from rlvla_sim_libero.task_file import instruction_of
+
+TASK_FILE = """(define (problem LIBERO_Tabletop_Manipulation)
+  (:domain robosuite)
+  (:language Put the “Bowl” away)
+  (:regions (spot (:target main_table) (:ranges ((-0.1 0.1 0.1 0.2))) (:yaw_rotation ((0.0 0.0)))))
+  (:goal (And (On bowl_1 plate_1)))
+)
+"""
+
+
+def test_describing_imports_no_simulator() -> None:
+    code = (
+        "import sys, rlvla_sim_libero as one; one.describe(one.LiberoConfig(suite='libero_130'));"
+        "assert not {'libero', 'mujoco', 'robosuite', 'torch', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_spec_says_what_an_action_and_a_state_hold() -> None:
+    spec = describe(LiberoConfig())
+    assert (spec.action_dim, spec.state_dim, spec.control_hz, spec.max_episode_steps) == (7, 8, 20.0, 220)
+    assert [camera.role for camera in spec.cameras] == ["primary", "wrist"]
+    assert spec.action[2].closes_at == "high"
+    assert len(spec.tasks) == 10
+    assert {task.initial_states for task in spec.tasks} == {50}
+
+
+@pytest.mark.parametrize(
+    ("suite", "tasks", "limit"),
+    [
+        ("libero_spatial", 10, 220),
+        ("libero_object", 10, 280),
+        ("libero_goal", 10, 300),
+        ("libero_10", 10, 520),
+        ("libero_90", 90, 400),
+        ("libero_130", 130, 520),
+    ],
+)
+def test_suites_have_their_published_sizes_and_limits(suite: str, tasks: int, limit: int) -> None:
+    spec = describe(LiberoConfig(suite=suite))  # type: ignore[arg-type]
+    assert (len(spec.tasks), spec.max_episode_steps) == (tasks, limit)
+
+
+def test_step_limit_can_be_chosen() -> None:
+    assert describe(LiberoConfig(max_episode_steps=17)).max_episode_steps == 17
+
+
+def test_chosen_tasks_keep_their_order() -> None:
+    names = [task.name for task in describe(LiberoConfig(suite="libero_goal", tasks=(8, 7))).tasks]
+    assert names == ["put_the_bowl_on_the_plate", "turn_on_the_stove"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"suite": "libero_spatail"}, "Did you mean 'libero_spatial'?"),
+        ({"tasks": (3, 10)}, "got [10], wanted numbers from 0 to 9"),
+        ({"tasks": ()}, "at least one number"),
+        ({"tasks": (1, 1)}, "each number once"),
+        ({"cameras": ("primary", "left")}, "wanted one or more of ('primary', 'wrist')"),
+        ({"bddl_file": "/nowhere/task.bddl"}, "wanted an existing task file"),
+    ],
+)
+def test_settings_that_cannot_work_say_what_would(options: dict, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        describe(LiberoConfig(**options))
+    assert words in str(caught.value)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        describe(LiberoConfig(tasks=(99,), cameras=()))
+    assert len(caught.value.problems) == 2
+
+
+def test_instruction_is_the_definitions_text_and_not_the_file_name(tmp_path: Path) -> None:
+    path = tmp_path / "put_the_cup_away_variant_17.bddl"
+    path.write_text(TASK_FILE, encoding="utf-8")
+    task = describe(LiberoConfig(bddl_file=str(path))).tasks[0]
+    assert task.instruction == "Put the “Bowl” away"
+    assert task.initial_states == 0
+
+
+def test_long_instructions_have_room(tmp_path: Path) -> None:
+    path = tmp_path / "long.bddl"
+    path.write_text(TASK_FILE.replace("away", "é" * 1000), encoding="utf-8")
+    spec = describe(LiberoConfig(bddl_file=str(path)))
+    assert spec.max_instruction_bytes == len(spec.tasks[0].instruction.encode())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("(:language Put the “Bowl” away)", "(:language )", "no words in '(:language ...)'"),
+        (
+            "LIBERO_Tabletop_Manipulation",
+            "LIBERO_Tabeltop_Manipulation",
+            "Did you mean 'LIBERO_Tabletop_Manipulation'?",
+        ),
+        ("(On bowl_1 plate_1)))", "(On bowl_1 plate_1))", "1 '(' without ')'"),
+        ("(:domain robosuite)", "(:domain robosuite))))", "without its '('"),
+        (":goal", ":gaol", "success could not be measured"),
+        ("((0.0 0.0))", "((__import__('os').getpid() 0))", "wanted numbers and pi"),
+        ("(problem LIBERO_Tabletop_Manipulation)", "", "no '(problem NAME)'"),
+    ],
+)
+def test_malformed_task_files_say_what_is_wrong(tmp_path: Path, old: str, new: str, words: str) -> None:
+    path = tmp_path / "task.bddl"
+    path.write_text(TASK_FILE.replace(old, new), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        instruction_of(path)
+    assert words in str(caught.value)
+
+
+def test_plugin_names_its_class_and_doctor() -> None:
+    assert plugin.target == "rlvla_sim_libero.simulator:LiberoSimulator"
+    assert plugin.doctor == "rlvla_sim_libero.doctor:checks"

