@@ -103,3 +103,13 @@ loss.total.backward()
 assert torch.allclose(logp.grad[:, 0, 0], -batch["advantage"] / 5)
 """
     run(installed, "-c", code)
+
+
+@pytest.mark.e2e
+def test_they_train_together_with_first_party_plugins(installed: dict[str, str], tmp_path: Path) -> None:
+    sim, algo = ["--sim", "line-world", "--sim.num-envs", "8"], ["--algo", "reinforce", "--algo.window", "4"]
+    options = ["--run.steps", "2", "--run.device", "cpu", "--run.directory", str(tmp_path), "--run.name", "ours"]
+    choice = [*sim, "--model", "tiny", *algo, "--algo.minibatch-size", "16", "--scheduler", "sync"]
+    run(installed, "-m", "rlvla", "train", *choice, *options)
+    lines = [json.loads(line) for line in (tmp_path / "ours/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
