@@ -142,6 +142,21 @@ def test_edges_of_gae() -> None:
     assert to_go[0] == [3.0, 2.0, 4.0]
 
 
+@pytest.mark.parametrize("level", ["chunk", "action"])
+def test_a_window_that_stops_short_is_followed_by_its_own_last_value(level: str) -> None:
+    trajectories = random_trajectories(0, U=1, T=3, H=2, V=2 if level == "action" else 1, done_rate=0.0)
+    trajectories.exists[0, 1:] = False
+    trajectories.valid[0, 1:] = False
+    trajectories.reward.zero_()
+    trajectories.value.zero_()
+    trajectories.final_value[0] = torch.tensor([0.5, NAN, 7.0])
+    credit = advantages.credit_arrays(trajectories, trajectories.reward, level)
+    final_UN, after_U = advantages.end_values(trajectories, level)
+    values = trajectories.value.flatten(1)
+    made, _ = advantages.gae(credit, values, final_UN, after_U, gamma=1.0, gae_lambda=1.0)
+    assert made[0].tolist() == ([0.5, 0, 0] if level == "chunk" else [0.5, 0.5, 0, 0, 0, 0])
+
+
 def test_steps_that_were_not_executed_are_stepped_over() -> None:
     # Two of three actions of each chunk are executed: after the second comes the next chunk's first.
     valid = [True, True, False, True, True, False]

@@ -72,6 +72,22 @@ def aggregate(term_Shk, valid_UTH, level, aggregation, length):
     return torch.where(mask, weight * term_Shk, 0.0).sum() / by
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "wanted"),
+    [("element-mean", 2 + 0.5 * 3), ("trajectory-mean", 1.5), ("trajectory-sum", 1.5), ("constant", 2 * 5 * 1)],
+)
+def test_staleness_weights_are_renormalised_but_under_constant(aggregation: str, wanted: float) -> None:
+    mask = torch.tensor([[True, True, False], [True, True, True]])[..., None]
+    weight_S = torch.tensor([1.0, 0.5])
+    assert reductions.denominator(mask, torch.ones(2), weight_S, aggregation, 5).item() == wanted
+
+
+def test_a_trajectorys_elements_share_its_weight() -> None:
+    units_U = torch.tensor([4, 2, 0])
+    assert reductions.element_weight(units_U, 2, "trajectory-mean").tolist() == [1 / 8, 1 / 4, 0.0]
+    assert reductions.element_weight(units_U, 2, "element-mean").tolist() == [1.0] * 3
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=seeds, level=st.sampled_from(["chunk", "action", "token"]))
 def test_masks_and_units_equal_a_loop(seed: int, level: str) -> None:

@@ -257,10 +257,6 @@ def test_plan_changes_nothing(tmp_path):
     ("changes", "words"),
     [
         ({"run": {"slots": 9}}, r"run\.slots: got 9, wanted at most sim\.num_envs \(5\)"),
-        (
-            {"algo": {"use": "ppo", "window": 2, "minibatch_size": 11}},
-            r"algo\.minibatch_size: got 11, wanted at most 10",
-        ),
         ({"eval": {"tasks": [0, 2]}}, r"eval\.tasks: got \[2\], wanted numbers below 2"),
         ({"model": {"use": "tiny", "cameras": ["secondary"]}}, r"offers primary, wrist: add secondary"),
         ({"algo": {"use": "grpo", "group_size": 1}}, r"algo\.group_size: got 1, wanted greater than or equal to 2"),
@@ -278,8 +274,8 @@ def test_all_that_does_not_fit_is_said_at_once(tmp_path):
         rlvla.build(
             sim={"use": "fake", "num_envs": 2},
             model={"use": "tiny", "cameras": ["secondary"]},
-            algo={"use": "ppo", "window": 1, "minibatch_size": 4},
+            algo={"use": "ppo", "window": 1},
             eval={"tasks": [7]},
             run={"slots": 3, "directory": str(tmp_path)},
         )
-    assert len(caught.value.problems) == 4
+    assert len(caught.value.problems) == 3

@@ -105,11 +105,18 @@ assert torch.allclose(logp.grad[:, 0, 0], -batch["advantage"] / 5)
     run(installed, "-c", code)
 
 
-@pytest.mark.e2e
-def test_they_train_together_with_first_party_plugins(installed: dict[str, str], tmp_path: Path) -> None:
-    sim, algo = ["--sim", "line-world", "--sim.num-envs", "8"], ["--algo", "reinforce", "--algo.window", "4"]
-    options = ["--run.steps", "2", "--run.device", "cpu", "--run.directory", str(tmp_path), "--run.name", "ours"]
-    choice = [*sim, "--model", "tiny", *algo, "--algo.minibatch-size", "16", "--scheduler", "sync"]
-    run(installed, "-m", "rlvla", "train", *choice, *options)
-    lines = [json.loads(line) for line in (tmp_path / "ours/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2]
+def test_they_train_together_and_resume_with_no_change_to_core(installed: dict[str, str], tmp_path: Path) -> None:
+    code = f"""
+import rlvla
+quiet = {{"directory": {str(tmp_path)!r}, "name": "theirs", "slots": 2, "device": "cpu", "threads": 1,
+         "without": ["display", "tensorboard"]}}
+with rlvla.build(sim={{"use": "line-world", "num_envs": 4}}, model="tiny", algo={{"use": "reinforce", "window": 3, "minibatch_size": 8}},
+                 scheduler="sync", run={{**quiet, "steps": 2}}) as run:
+    run.train()
+with rlvla.resume({str(tmp_path / "theirs")!r}, {{"run": {{"steps": 3}}}}) as run:
+    run.train()
+    assert len(run.evaluate(episodes=4).episodes) == 4
+"""
+    run(installed, "-c", code)
+    lines = [json.loads(line) for line in (tmp_path / "theirs" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "policy_version" in line] == [1, 2, 3]

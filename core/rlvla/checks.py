@@ -77,11 +77,6 @@ def check(config: RunConfig) -> Specs:
         slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs))),
         units_per_step=algo.units_per_step or num_envs,
     )
-    if algo.minibatch_size and algo.unit == "window" and algo.minibatch_size > specs.samples_per_step:
-        problems.append(
-            f"algo.minibatch_size: got {algo.minibatch_size}, wanted at most {specs.samples_per_step}, the samples of a "
-            f"training step ({specs.units_per_step} windows of {algo.window} chunks)"
-        )
     if problems:
         raise ConfigError(problems)
     if config.run.save_every > config.run.steps:

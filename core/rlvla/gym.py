@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -101,34 +101,48 @@ def describe(config: GymConfig) -> SimulatorSpec:
         raise ConfigError("sim.env: missing; wanted an environment id such as 'CartPole-v1'")
     if not config.instruction:
         raise ConfigError("sim.instruction: empty; wanted what the policy is to do")
-    key = repr(config)
-    if key not in _SPECS:
-        _SPECS[key] = _look(config)
-    return _SPECS[key]
+    seen = _look(config)
+    return SimulatorSpec(
+        cameras=(Camera("front", *seen.picture),),
+        state=(StatePart("state", seen.state),),
+        action=seen.action,
+        control_hz=config.control_hz,
+        max_episode_steps=config.max_episode_steps or seen.limit,
+        tasks=(TaskSpec(config.env, config.instruction),),
+        max_instruction_bytes=len(config.instruction.encode()),
+        in_process=config.env.startswith("local:"),
+    )
 
 
-_SPECS: dict[str, SimulatorSpec] = {}
-"""What was seen of environments that were looked at, by config."""
+@dataclass(frozen=True)
+class _Seen:
+    """What one look at an environment tells."""
+
+    picture: tuple[int, int]
+    state: int
+    action: tuple[ActionPart, ...]
+    limit: int
 
 
-def _look(config: GymConfig) -> SimulatorSpec:
-    env = make_env(config)
-    try:
-        observation, _ = env.reset(seed=0)
-        picture = _picture(config, env, observation)
-        limit = config.max_episode_steps or getattr(env.spec, "max_episode_steps", None) or 1000
-        return SimulatorSpec(
-            cameras=(Camera("front", picture.shape[0], picture.shape[1]),),
-            state=(StatePart("state", len(_state(config, observation))),),
-            action=_action_parts(env.action_space),
-            control_hz=config.control_hz,
-            max_episode_steps=limit,
-            tasks=(TaskSpec(config.env, config.instruction),),
-            max_instruction_bytes=len(config.instruction.encode()),
-            in_process=config.env.startswith("local:"),
-        )
-    finally:
-        env.close()
+_SEEN: dict[str, _Seen] = {}
+
+
+def _look(config: GymConfig) -> _Seen:
+    """Make an environment and look at its spaces, once for each choice of environment and keys."""
+    key = repr((config.env, config.kwargs, config.picture, config.state))
+    if key not in _SEEN:
+        env = make_env(config)
+        try:
+            observation, _ = env.reset(seed=0)
+            _SEEN[key] = _Seen(
+                picture=_picture(config, env, observation).shape[:2],
+                state=len(_state(config, observation)),
+                action=_action_parts(env.action_space),
+                limit=getattr(env.spec, "max_episode_steps", None) or 1000,
+            )
+        finally:
+            env.close()
+    return _SEEN[key]
 
 
 def _action_parts(space: Any) -> tuple[ActionPart, ...]:

@@ -131,7 +131,7 @@ class ModelSpec:
     cameras: tuple[Role, ...] = ("primary",)
     """Roles of the pictures it looks at, in order."""
     state: bool = True
-    """Reads the proprioceptive vector."""
+    """Cannot do without a proprioceptive vector."""
     action_dim: int | None = None
     """The only action width it can produce; None: any."""
     ratio_levels: tuple[RatioLevel, ...] = ("chunk", "action", "token")

@@ -122,9 +122,24 @@ def test_a_broken_member_is_left_out_and_counted(broken: float) -> None:
     got = advantages_of(eight)
     assert got[:3] + got[4:] == pytest.approx(advantages_of(seven))
     assert metrics["invalid_members"].item() == pytest.approx(1 / 8)
-    assert not gradients(evaluation)["logp"][6:8].any()  # two chunks a rollout
-    wanted, _ = run(made(), seven, evaluation_of(seven))
+    gradient = gradients(evaluation)["logp"]
+    assert not gradient[6:8].any()  # two chunks a rollout
+    known = evaluation_of(seven)
+    wanted, _ = run(made(), seven, known)
     assert total.item() == pytest.approx(wanted.item(), abs=1e-6)
+    torch.testing.assert_close(torch.cat([gradient[:6], gradient[8:]]), gradients(known)["logp"])  # as of seven
+
+
+def test_a_lost_member_is_left_out_and_counted() -> None:
+    """A rollout of which nothing is valid (its simulator died) is no failure."""
+    three, two = rollouts([1, 1, 0]), rollouts([1, 0])
+    for flag in (three.valid, three.terminated, three.success):
+        flag[1] = False
+    _, metrics = run(made(), three, evaluation_of(three))
+    assert metrics["invalid_members"].item() == pytest.approx(1 / 3)
+    assert metrics["group_success"].item() == pytest.approx(0.5)
+    got = advantages_of(three)
+    assert [got[0], got[2]] == pytest.approx(advantages_of(two))
 
 
 @pytest.mark.parametrize(

@@ -327,6 +327,24 @@ def test_old_chunks_weigh_less_and_are_renormalised() -> None:
     assert metrics["staleness"].item() == pytest.approx(lag.float().mean().item())
 
 
+def test_an_old_chunk_pushes_less_than_a_fresh_one() -> None:
+    pushes = []
+    for decay in (1.0, 0.5):
+        trajectories = world(lag=0, version=3, done_rate=0.0)
+        trajectories.version[0] = 1  # two versions old
+        evaluation = evaluation_of(trajectories)
+        run(made(staleness_decay=decay, max_staleness=2, normalise_advantages=False), trajectories, evaluation)
+        pushes.append(gradients(evaluation)["logp"].view(4, -1))
+    denominators = 16 / (12 + 4 * 0.25)
+    torch.testing.assert_close(pushes[1][0], pushes[0][0] * 0.25 * denominators)
+    torch.testing.assert_close(pushes[1][1:], pushes[0][1:] * denominators)
+
+
+def test_lag_is_never_negative() -> None:
+    batch = made(step=0, proximal="interpolate").prepare(world(version=3))
+    assert not batch["lag"].any()
+
+
 def test_missing_log_probs_of_another_policy_are_named() -> None:
     with pytest.raises(ValueError, match="reference_logp is missing"):
         made(kl_weight=0.1).prepare(world())

@@ -29,7 +29,7 @@ class PpoConfig(options.PolicyOptions):
     passes: Annotated[int, Ge(1)] = 3
     """Times that each sample is trained on."""
     minibatch_size: Annotated[int, Ge(1)] | None = 320
-    """Samples (chunks) in an optimizer step; None: all of the training step's. A smaller last one has its own
+    """Samples (chunks) in an optimizer step, at most all of the training step's; None: all of the training step's. A smaller last one has its own
     denominator."""
     gamma: Annotated[float, Ge(0), Le(1)] = 0.99
     """Discount of a chunk, or of an action at credit level action (same horizon: ``gamma_chunk ** (1 / H)``)."""

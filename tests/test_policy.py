@@ -1,0 +1,75 @@
+"""A trained policy alone: no simulator, no trainer."""
+
+import numpy as np
+import pytest
+
+import rlvla
+from rlvla.checks import split
+from rlvla.simulator import Observation
+
+QUIET = {"without": ["tensorboard", "display"], "device": "cpu", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    algo = {"use": "ppo", "window": 2, "minibatch_size": None}
+    sim = {"use": "tabletop", "num_envs": 4}
+    options = {"directory": str(place), "name": "run", "steps": 1, **QUIET}
+    with rlvla.build(sim=sim, model="tiny", algo=algo, run=options) as run:
+        run.train()
+    return place / "run"
+
+
+def seen(rows: int = 1):
+    random = np.random.default_rng(0)
+    return Observation(
+        {"front": random.integers(0, 256, (rows, 64, 64, 3)).astype(np.uint8)},
+        random.normal(size=(rows, 3)).astype(np.float32),
+        ["push the red block"] * rows,
+    )
+
+
+def test_one_observation_or_many(folder):
+    policy = rlvla.load(folder, device="cpu")
+    many = policy.act(seen(3))
+    assert many.shape == (3, 4, 3)
+    observation = seen(3)
+    one = policy.act({"images": {"front": observation.images["front"][1]}, "state": observation.state[1],
+                      "instruction": "push the red block"})  # fmt: skip
+    assert one.shape == (4, 3)
+    np.testing.assert_allclose(one, many[1], atol=1e-5)
+    assert np.abs(many).max() <= 1
+    assert "front 64x64" in repr(policy)
+
+
+def test_samples_differ_and_greedy_ones_do_not(folder):
+    policy = rlvla.load(folder, device="cpu")
+    assert (policy.act(seen()) == policy.act(seen())).all()
+    assert (policy.act(seen(), greedy=False) != policy.act(seen(), greedy=False)).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda o: o.images.pop("front"), "camera 'front' is missing; got none"),
+        (lambda o: o.images.update(front=o.images["front"] / 255), r"got float64 \(2, 64, 64, 3\), wanted uint8"),
+        (lambda o: setattr(o, "state", o.state[:, :2]), r"state: got \(2, 2\), wanted \(2, 3\) \(hand_position: 3\)"),
+        (lambda o: setattr(o, "instruction", ["", "x"]), "empty instruction"),
+    ],
+)
+def test_a_wrong_observation_says_what_was_wanted(folder, change, words):
+    observation = seen(2)
+    change(observation)
+    with pytest.raises(ValueError, match=words):
+        rlvla.load(folder, device="cpu").act(observation)
+
+
+def test_a_missing_key_is_named(folder):
+    with pytest.raises(ValueError, match="lacks instruction, state"):
+        rlvla.load(folder, device="cpu").act({"images": {}})
+
+
+def test_split_is_as_even_as_it_can_be():
+    assert split(7, 3) == (3, 2, 2)
+    assert split(4, 4) == (1, 1, 1, 1)
