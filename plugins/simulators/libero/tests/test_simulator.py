@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import BOWL, CONFIG, STOVE, push_the_button, same_observation
+from libero_world import BOWL, CONFIG, STOVE, push_the_button, same_observation
 
 from rlvla.errors import SimulatorError
 from rlvla.specs import Start
