@@ -75,7 +75,13 @@ def main() -> int:
             }
         )
         sys.stdout.write(f"{rows[-1]}\n")
-    result = {"machine": options.machine, "chunk": CHUNK, "pictures": "two of 256x256", "versions": versions, "rows": rows}
+    result = {
+        "machine": options.machine,
+        "chunk": CHUNK,
+        "pictures": "two of 256x256",
+        "versions": versions,
+        "rows": rows,
+    }
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 

@@ -19,7 +19,7 @@ from rlvla_sim_libero.tasks import SUITES
 
 startup.import_libero()  # before MuJoCo: the environment variables that it reads are set there
 
-from rlvla_sim_libero.renderer import Renderer  # noqa: E402
+from rlvla_sim_libero.renderer import Renderer, check_rendering  # noqa: E402
 from rlvla_sim_libero.scene import Scene, StockScene  # noqa: E402
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ class LiberoSimulator(Simulator):
     def __init__(self, config: LiberoConfig, rows: int) -> None:
         self.spec = describe(config)
         self._config = config
+        startup.assets_folder()
+        for task in range(len(self.spec.tasks)):
+            self._bddl(task)
+        check_rendering()
         self._rows = rows
         self._cameras = [camera.name for camera in self.spec.cameras]
         self._scenes: list[Scene | None] = [None] * rows

@@ -10,6 +10,7 @@ import importlib
 import io
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -78,7 +79,8 @@ def import_libero() -> ModuleType:
     # renders here, counts EGL devices and needs no such relation.
     device = os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
     try:
-        with quiet():
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that are what they are
             return importlib.import_module("libero.libero.envs")
     except Exception as error:
         raise SimulatorError(
