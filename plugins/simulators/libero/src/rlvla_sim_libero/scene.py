@@ -363,6 +363,7 @@ def axis_angle(x: float, y: float, z: float, w: float) -> np.ndarray:
 @contextlib.contextmanager
 def _numpy_seed(seed: int) -> Iterator[None]:
     """Seed NumPy's global generator, from which LIBERO draws, and give it back as it was."""
+    seed %= 1 << 64
     words = [seed & 0xFFFFFFFF, *([seed >> 32] if seed >> 32 else [])]
     before = np.random.get_state()
     np.random.seed(words[0] if len(words) == 1 else words)
