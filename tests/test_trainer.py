@@ -221,3 +221,13 @@ def test_two_ranks_are_one(tmp_path: Path):
         near(weights(alone), one["weights"])
         for name in ("train/policy_loss", "train/value_loss", "train/approx_kl", "train/grad_norm", "train/entropy"):
             assert one["metrics"][name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-7), name
+
+
+def test_generator_and_trainer_are_compared_at_equal_weights(caplog):
+    actor = trainer()
+    assert actor.train(feed(actor), 0).metrics["train/generator_gap"] < 1e-6
+    tickets = feed(actor, version=1)
+    with torch.no_grad():
+        actor.model.policy.mul_(2.0)  # as if the generator computed something else
+    assert actor.train(tickets, 1).metrics["train/generator_gap"] > 0.1
+    assert "generator and trainer differ" in caplog.text

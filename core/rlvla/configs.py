@@ -58,6 +58,9 @@ class TrainConfig:
     """Tokens in one forward and backward pass, padding included; None: no bound. A single longer sample still passes."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of matrix products, in acting and training alike; weights, log-probs and the optimizer stay in fp32."""
+    generator_gap_limit: Annotated[float, Gt(0)] = 0.1
+    """Mean difference of log-probs between generator and trainer at equal weights, per entry in nats, beyond which a
+    warning names it (``train/generator_gap``); it should be rounding alone."""
     ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
     """Keep a running average of the weights with this decay for each optimizer step, for ``eval.weights``; None: none."""
     max_bad_steps: Annotated[int, Ge(1)] = 5

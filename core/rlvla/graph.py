@@ -183,6 +183,7 @@ class Graph:
         budget = self._algorithm.spec.refill_budget
         spent = budget is not None and self._judged >= budget * self._units_per_step
         self._judged += 1
+        self.meter.judged(report)
         if spent or self._algorithm.keep(report):
             self._survivors.append(report.ticket)
         else:

@@ -7,12 +7,13 @@ env steps only: actions executed while their episode ran.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from rlvla.receipts import Ended, StepReceipt, TrainReceipt
+from rlvla.receipts import Ended, StepReceipt, TrainReceipt, UnitReport
 from rlvla.results import Progress
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 RECENT = 200
 """Finished episodes in the running success rate."""
+NO_SUCCESS_STEPS = 20
+"""Training steps without a solved episode after which a warning asks whether it can be."""
 _PROGRESS_SECONDS = 0.25
+
+log = logging.getLogger(__name__)
 
 
 class Meter:
@@ -37,6 +42,7 @@ class Meter:
         self._last_phases: dict[str, float] = {}
         self._last_progress = -math.inf
         self._last_phase = ""
+        self._ever_solved = False
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -48,12 +54,18 @@ class Meter:
         self.batches: list[int] = []
         self.filtered = 0
         self.lost = 0
+        self._groups: Counter[str] = Counter()
 
     def stepped(self, receipt: StepReceipt) -> None:
         """Count a chunk step."""
         self.env_steps += receipt.env_steps
         self.episodes += len(receipt.ended)
         self._ended_of.setdefault(receipt.slot, []).extend(receipt.ended)
+
+    def judged(self, report: UnitReport) -> None:
+        """Count a finished unit: how much of a group succeeded, kept or not."""
+        if report.members:
+            self._groups[_share(sum(one.success for one in report.members), len(report.members))] += 1
 
     def add_time(self, phase: str, began: float, ended: float) -> None:
         """Count an interval of the controller's clock; overlapping intervals of a phase count once."""
@@ -64,6 +76,13 @@ class Meter:
         seconds = time.perf_counter() - self._began
         finished = self._finished()
         self.recent.extend(one.success for one in finished)
+        self._ever_solved |= any(one.success for one in finished)
+        if step == NO_SUCCESS_STEPS and not self._ever_solved:
+            log.warning(
+                "no episode was solved in %d training steps: look at a video (run.video_every), the reward, the instruction "
+                "and the action's sign, or start from a policy that sometimes succeeds",
+                step,
+            )
         self._ended_of = {}
         env_steps = self.env_steps - self._env_steps_before
         self.env_steps_per_second = env_steps / seconds
@@ -91,6 +110,9 @@ class Meter:
                 "rollout/episode_length": _mean([one.steps for one in finished]),
                 "rollout/truncated": _mean([not one.terminated for one in finished]),
             }
+        if self._groups:
+            groups = sum(self._groups.values())
+            metrics |= {f"rollout/groups_{share}": self._groups[share] / groups for share in _SHARES}
         if self.batches:
             metrics["rollout/generator_batch"] = _mean(self.batches)
         return metrics
@@ -136,13 +158,32 @@ class Meter:
             "episodes": self.episodes,
             "started": self.started,
             "recent": [int(one) for one in self.recent],
+            "ever_solved": self._ever_solved,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state` returned."""
         self.env_steps, self.episodes, self.started = state["env_steps"], state["episodes"], state["started"]
         self.recent = deque(map(bool, state["recent"]), maxlen=RECENT)
+        self._ever_solved = state["ever_solved"]
         self.begin_step()
+
+
+_SHARES = (
+    "none_solved",
+    "up_to_quarter_solved",
+    "up_to_half_solved",
+    "up_to_3_quarters_solved",
+    "most_solved",
+    "all_solved",
+)
+
+
+def _share(solved: int, members: int) -> str:
+    """Return the bin of a group in the histogram of group success."""
+    if solved in (0, members):
+        return "none_solved" if solved == 0 else "all_solved"
+    return _SHARES[1 + min(3, (4 * solved - 1) // members)]
 
 
 def _mean(values: Any) -> float:

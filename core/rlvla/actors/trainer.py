@@ -6,6 +6,7 @@ Blind to the algorithm (it cuts and permutes what ``Algorithm.prepare`` returns)
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ from rlvla.optimizer import Optimizer
 from rlvla.receipts import TrainReceipt
 from rlvla.seeds import derive
 from rlvla.weights import Weights, products_in, snapshot
+
+log = logging.getLogger(__name__)
 
 _FORWARD_BATCH = 256
 """Samples in one forward pass without gradients."""
@@ -152,14 +155,17 @@ class TrainerActor:
             order = torch.randperm(samples, generator=shuffle)
             this_pass = Sums()
             for place in range(minibatches):  # a rank that has no samples left still takes part in the sums
-                self._optimizer_step(data, batch, order[place * size : (place + 1) * size], this_pass)
+                chosen = order[place * size : (place + 1) * size]
+                self._optimizer_step(data, batch, chosen, this_pass, first=number == place == 0)
             this_pass.add_up_over_ranks()
             whole.add(this_pass)
             if self.algorithm.stop(this_pass.means()):
                 break
         return {f"train/{name}": value for name, value in whole.means().items()} | {"train/passes": float(number + 1)}
 
-    def _optimizer_step(self, data: Assembled, batch: TensorDict, chosen: Tensor, sums: Sums) -> None:
+    def _optimizer_step(
+        self, data: Assembled, batch: TensorDict, chosen: Tensor, sums: Sums, *, first: bool = False
+    ) -> None:
         self._optimizer.zero()
         denominators = {name: one.to(self._device) for name, one in self.algorithm.denominators(batch[chosen]).items()}
         ranks.add_up(denominators[name] for name in sorted(denominators))
@@ -168,11 +174,29 @@ class TrainerActor:
             loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
             loss.total.backward()
             sums.count(loss)
+            if first:
+                self._compare(data, part, evaluation.logp, sums)
         norm = self._optimizer.update()
         if math.isnan(norm):
             sums.total("bad_steps", 1.0 / ranks.world())
         else:
             sums.mean("grad_norm", norm)
+
+    @torch.no_grad()
+    def _compare(self, data: Assembled, part: Tensor, logp: Tensor, sums: Sums) -> None:
+        """Measure how far generator and trainer are apart at equal weights: before the first update, on fresh chunks."""
+        trajectories = data.trajectories[data.trajectories.exists][part]
+        same = (trajectories.version == self.version)[:, None] & trajectories.valid
+        if same.any():
+            gap = float((logp.cpu() - trajectories.logp)[same].abs().mean())
+            sums.mean("generator_gap", gap)
+            if gap > self.config.generator_gap_limit:
+                log.warning(
+                    "generator and trainer differ by %.3g nats an entry at equal weights (train.generator_gap_limit %.3g): "
+                    "ratios start away from 1; look at precision, dropout and batch-dependent layers",
+                    gap,
+                    self.config.generator_gap_limit,
+                )
 
     def _micro_batches(self, data: Assembled, chosen: Tensor) -> Iterator[Tensor]:
         """Cut a minibatch into parts that fit: at most so many samples, and so many tokens with padding."""
