@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+
 from rlvla.metrics import NO_SUCCESS_STEPS, Meter, _share, _union
 from rlvla.receipts import Ended, Member, StepReceipt, TrainReceipt, UnitReport
 

@@ -103,8 +103,6 @@ class RunOptions:
     """Of weights, episodes and action noise."""
     deterministic: bool = False
     """Fixed batch shapes and orders: equal bits on the same CPU for equal settings, under every scheduler and runtime."""
-    runtime: Literal["local"] = "local"
-    """Where actors run: ``local`` is one process with simulator workers beside it."""
     device: str = "auto"
     """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
     threads: Annotated[int, Ge(1)] | None = None

@@ -31,7 +31,7 @@ class Optimizer:
     def __init__(self, model: Model, config: TrainConfig, value_scale: float = 1.0) -> None:
         self._config = config
         self._named = model.trainable()
-        self._bad_steps = 0
+        self._bad_steps, self._max_bad_steps = 0, config.max_bad_steps
         self.adam = torch.optim.AdamW(
             _groups(model, config.learning_rate, value_scale),
             lr=config.learning_rate,
@@ -82,7 +82,7 @@ class Optimizer:
         norm = torch.nn.utils.clip_grad_norm_(self._named.values(), self._config.max_grad_norm)
         if not torch.isfinite(norm):
             self._bad_steps += 1
-            if self._bad_steps >= self._config.max_bad_steps:
+            if self._bad_steps >= self._max_bad_steps:
                 raise NonFiniteError(
                     f"{self._bad_steps} optimizer steps in a row had a gradient that is not finite (norm {float(norm)}); "
                     "each was skipped. Lower train.learning_rate, or look at rewards and observations"
