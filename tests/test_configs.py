@@ -156,7 +156,7 @@ def test_all_problems_are_reported_at_once(four_plugins: Four) -> None:
         ("--run.steps 3 4", "run.steps: got ['3', '4'], wanted a valid integer"),
         ("--sim", "--sim: missing; wanted a plugin's name"),
         ("--sim.tasks 1 x", "sim.tasks.1: got 'x', wanted a valid integer"),
-        ("--run.runtime ray", "run.runtime: got 'ray', wanted 'local'"),
+        ("--train.precision fp64", "train.precision: got 'fp64', wanted 'fp32' or 'bf16'"),
     ],
 )
 def test_wrong_flags_are_named(four_plugins: Four, words: str, message: str) -> None:
