@@ -215,6 +215,20 @@ def read_one(kind: type[T], data: Mapping[str, Any]) -> T:
         raise ConfigError([_message(item, {}) for item in error.errors(include_url=False)]) from error
 
 
+def read_choice(kind: Kind, value: Any) -> Choice:
+    """Return one plugin with its checked config: ``value`` as in :func:`read`.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    plugin, options = choose(kind, value, None)
+    problems: list[str] = []
+    checked = _validate({kind: plugin.config}, {kind: options}, problems)
+    if problems:
+        raise ConfigError(problems)
+    return Choice(plugin, getattr(checked, kind))
+
+
 def read_file(path: str | Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, or the one that ``recipe()`` in a Python file returns.
 

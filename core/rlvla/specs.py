@@ -106,6 +106,8 @@ class SimulatorSpec:
     """``get_state`` / ``set_state`` bring a live episode back exactly."""
     seeded_starts: bool = True
     """Different seeds of one task start from different scenes."""
+    expert: bool = False
+    """``expert`` gives the next actions of a scripted expert."""
     max_instruction_bytes: int = 256
     """Longest instruction in UTF-8 bytes; fixes the width of the tensor that carries it."""
     notes: tuple[str, ...] = ()
@@ -139,6 +141,8 @@ class ModelSpec:
     """Levels at which it can have a value head; empty: none."""
     entropy: bool = True
     """Its entropy depends on the weights, so an entropy bonus means something."""
+    imitation: bool = False
+    """``replay_of`` gives the log-probs of demonstrated actions."""
     restrictions: tuple[str, ...] = ()
 
 

@@ -54,7 +54,9 @@ def describe(config: TinyConfig) -> ModelSpec:
         raise ConfigError(
             f"model.patch: got {config.patch}, wanted a divisor of model.image_size ({config.image_size})"
         )
-    return ModelSpec(horizon=config.horizon, tokens_per_action=None, cameras=config.cameras, state=False)
+    return ModelSpec(
+        horizon=config.horizon, tokens_per_action=None, cameras=config.cameras, state=False, imitation=True
+    )
 
 
 plugin: rlvla.Plugin[TinyConfig, TinyModel] = rlvla.Plugin(

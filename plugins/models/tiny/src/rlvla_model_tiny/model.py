@@ -175,6 +175,10 @@ class TinyModel(Model):
             batch_size=[len(features)],
         )
 
+    def replay_of(self, inputs: TensorDict, actions: Tensor) -> TensorDict:
+        distance_NHAB = (actions.to(self._bin_AB.device)[..., None] - self._bin_AB).abs()
+        return TensorDict({"tokens": distance_NHAB.argmin(-1)}, batch_size=[len(actions)])
+
     def value(self, inputs: TensorDict) -> Tensor:
         return self._value(self._features(inputs))
 
