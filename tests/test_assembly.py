@@ -90,12 +90,17 @@ def test_samples_are_the_trajectories_row_by_row():
 
 def test_final_observations_are_before_any_reset():
     """#69: what an ended chunk led to is the terminal observation (2), never the reset one (100)."""
-    data = played().take([0, 1], final_values=True)
+    data = played().take([0, 1], final_values=True, terminated_too=True)
     unit, chunk = data.final_index
     found = {
         (int(u), int(c)): float(s) for u, c, s in zip(unit, chunk, data.final_observations.state[:, 0], strict=True)
     }
     assert found == {(0, 0): 2.0, (0, 1): 101.0, (1, 1): 12.0}
+
+
+def test_ends_that_are_not_bootstrapped_cost_no_value():
+    data = played().take([0, 1], final_values=True)
+    assert list(zip(*(one.tolist() for one in data.final_index), strict=True)) == [(0, 1), (1, 1)]
 
 
 def test_without_values_no_final_observation_is_kept():

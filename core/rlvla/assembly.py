@@ -91,8 +91,14 @@ class Assembly:
         else:
             self._units.get(ticket, {}).pop(member, None)
 
-    def take(self, tickets: Sequence[int], final_values: bool) -> Assembled:
-        """Gather and forget the units of a training step, in the order given."""
+    def take(self, tickets: Sequence[int], final_values: bool, terminated_too: bool = False) -> Assembled:
+        """Gather and forget the units of a training step, in the order given.
+
+        Args:
+            tickets: of the units.
+            final_values: keep the observations behind cut episodes and windows.
+            terminated_too: and behind episodes that ended by themselves.
+        """
         units = [self._units.pop(ticket) for ticket in tickets]
         trajectories = [unit[member] for unit in units for member in sorted(unit)]
         place = {id(one): number for number, one in enumerate(trajectories)}
@@ -102,7 +108,7 @@ class Assembly:
             exists[number, : len(one.chunks)] = True
         sample_UT = torch.cumsum(exists.flatten(), 0).reshape(exists.shape) - 1
         gather = _Gather(_steps(trajectories), place, sample_UT)
-        return gather.assemble(trajectories, exists, final_values)
+        return gather.assemble(trajectories, exists, final_values, terminated_too)
 
 
 def _steps(trajectories: Sequence[_Trajectory]) -> list[tuple[_Played, list[tuple[int, _Trajectory, int]]]]:
@@ -133,7 +139,9 @@ class _Gather:
         ]
         self.sample_UT = sample_UT
 
-    def assemble(self, trajectories: Sequence[_Trajectory], exists: Tensor, final_values: bool) -> Assembled:
+    def assemble(
+        self, trajectories: Sequence[_Trajectory], exists: Tensor, final_values: bool, terminated_too: bool
+    ) -> Assembled:
         samples = int(exists.sum())
         first = self.steps[0][0]
         observations = _empty(first.before, samples)
@@ -163,9 +171,10 @@ class _Gather:
             out.value[unit_n, chunk_n] = played.action.value[place_n]
             out.version[unit_n, chunk_n] = played.version
             if final_values:
-                ended_n = (played.outcome.terminated | played.outcome.truncated).any(1)[place_n]
+                over_n = played.outcome.terminated.any(1)[place_n]
+                cut_n = played.outcome.truncated.any(1)[place_n]
                 last_n = torch.tensor([played.entries[int(place)].last for place in place_n])
-                wanted = ended_n | last_n
+                wanted = cut_n | (last_n & ~over_n) | (over_n if terminated_too else torch.zeros_like(over_n))
                 if wanted.any():
                     finals.append((played.after[row_n[wanted]], unit_n[wanted], chunk_n[wanted]))
         final_index = (_joined([one[1] for one in finals]), _joined([one[2] for one in finals]))

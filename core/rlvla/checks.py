@@ -75,8 +75,10 @@ def check(config: RunConfig) -> Specs:
         scheduler=scheduler,
         num_envs=num_envs,
         slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs))),
-        units_per_step=algo.units_per_step or num_envs,
+        units_per_step=algo.units_per_step or max(1, num_envs // algo.group_size),
     )
+    if config.eval.weights == "ema" and config.train.ema_decay is None:
+        problems.append("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
     if problems:
         raise ConfigError(problems)
     if config.run.save_every > config.run.steps:

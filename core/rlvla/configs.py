@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from rlvla import flags as flags_
 from rlvla.errors import ConfigError
@@ -41,7 +41,11 @@ class TrainConfig:
     learning_rate: Annotated[float, Ge(0)] = 3e-4
     """Adam step size at the start."""
     final_learning_rate: Annotated[float, Ge(0), Le(1)] = 1.0
-    """Fraction of the learning rate left at the last step; the decay is linear, 1 keeps it constant."""
+    """Fraction of the learning rate left at the last step; 1 keeps it constant."""
+    schedule: Literal["linear", "cosine"] = "linear"
+    """Shape of the way from the learning rate to its final fraction, over the run's training steps."""
+    warmup_steps: Annotated[int, Ge(0)] = 0
+    """Training steps over which the learning rate rises from zero, linearly."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """Decoupled weight decay (AdamW)."""
     adam_eps: Annotated[float, Gt(0)] = 1e-5
@@ -50,6 +54,12 @@ class TrainConfig:
     """Gradients are scaled down to this global norm."""
     micro_batch: Annotated[int, Ge(1)] | None = None
     """Samples (chunks) in one forward and backward pass; None: the whole minibatch. Changes memory, not results."""
+    micro_batch_tokens: Annotated[int, Ge(1)] | None = None
+    """Tokens in one forward and backward pass, padding included; None: no bound. A single longer sample still passes."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of matrix products, in acting and training alike; weights, log-probs and the optimizer stay in fp32."""
+    ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Keep a running average of the weights with this decay for each optimizer step, for ``eval.weights``; None: none."""
     max_bad_steps: Annotated[int, Ge(1)] = 5
     """Optimizer steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops."""
 
@@ -68,6 +78,8 @@ class EvalConfig:
     """Environments; None: as many as in training, at most one an episode. Does not change which episodes are run."""
     greedy: bool = True
     """The most likely chunk instead of a sample."""
+    weights: Literal["latest", "ema"] = "latest"
+    """Measure the weights as trained last, or their running average (``train.ema_decay``)."""
     seed: int = 1_000_000
     """Held out: episodes are seeded from it alone, never from the run's seed."""
     videos: Annotated[int, Ge(0)] = 0

@@ -76,7 +76,9 @@ class Engine:
         algorithm: Algorithm = config.algo.plugin.load()(config.algo.config)
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
         fixed_rows = specs.num_envs if config.run.deterministic else None
-        self.generator = self._handle("generator", GeneratorActor(acting_copy(model), fixed_rows))
+        self.generator = self._handle(
+            "generator", GeneratorActor(acting_copy(model), fixed_rows, config.train.precision)
+        )
         self.trainer = self._handle(
             "trainer", TrainerActor(model, algorithm, config.train, seed=config.run.seed, steps=config.run.steps)
         )
@@ -228,7 +230,7 @@ class Engine:
         self._border = self.graph.state()
         every = self.config.eval.every
         if every and (step % every == 0 or step == self.graph.until):
-            await self.graph.publish()
+            await self.graph.publish(self.config.eval.weights)
             results = await self.evaluate(self.config.eval)
             checkpoint.mark_best(self.directory, step, results.success)
             self._hooks.call("on_evaluation", step=step, results=results)
@@ -246,8 +248,8 @@ class Engine:
     # ---- evaluation ---------------------------------------------------------------------------------------------
 
     async def evaluate_now(self, config: EvalConfig) -> EvalResults:
-        """Evaluate the trainer's present weights."""
-        await self.graph.publish()
+        """Evaluate the trainer's present weights, or their average."""
+        await self.graph.publish(config.weights)
         return await self._watched(self.evaluate(config))
 
     async def evaluate(self, config: EvalConfig) -> EvalResults:

@@ -8,6 +8,7 @@ forwards references to everything else.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,8 +24,6 @@ from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed, Work
 
 R = TypeVar("R")
-REFILL_BUDGET = 3
-"""Units started for each unit that a training step consumes, before it goes on with fewer (filtered units)."""
 
 
 class Graph:
@@ -77,20 +76,26 @@ class Graph:
         self._members: dict[int, dict[int, Ended]] = {}
         self._versions: dict[int, tuple[int, int]] = {}
         self._survivors: list[int] = []
+        self._open: deque[int] = deque()
+        """Tickets whose unit is not judged yet, in order."""
+        self._reports: dict[int, UnitReport] = {}
+        """Finished units that wait for an earlier ticket."""
         self._opened = 0
         """Tickets opened for the step at hand."""
+        self._judged = 0
+        """Units judged for the step at hand."""
         self.meter = Meter()
 
     # ---- what schedulers use ------------------------------------------------------------------------------------
 
     def admit(self) -> int:
         """Open the tickets that the next training step still lacks; returns how many. Zero: train."""
-        missing = self._units_per_step - len(self._survivors)
-        opened = min(missing, REFILL_BUDGET * self._units_per_step - self._opened)
-        if opened > 0:
-            self.feed.open(opened)
-            self._opened += opened
-        return max(0, opened)
+        missing = self._units_per_step - len(self._survivors) - len(self._open)
+        if missing <= 0:
+            return 0
+        self._open.extend(self.feed.open(missing))
+        self._opened += missing
+        return missing
 
     async def begin(self, slots: Sequence[Slot]) -> list[Slot]:
         """Give admitted work to free rows and start the episodes it needs; returns the slots that have work."""
@@ -107,15 +112,14 @@ class Graph:
 
     async def train(self) -> None:
         """Do a training step on the oldest surviving units, then what is due (evaluation, checkpoint)."""
-        tickets = sorted(self._survivors)[: self._units_per_step]
-        self._survivors = sorted(self._survivors)[self._units_per_step :]
+        tickets, self._survivors = self._survivors[: self._units_per_step], self._survivors[self._units_per_step :]
         for ticket in tickets:
             self._versions.pop(ticket, None)
         self.report("train", 0.0)
         (receipt,) = await self._timed(
             "train", self._watch("trainer", self._trainer.call("train", tickets, self.steps_done))
         )
-        self._opened = 0
+        self._opened = self._judged = 0
         self.version = receipt.version
         self.steps_done += 1
         metrics = self.meter.finish_step(receipt, self.steps_done, len(tickets))
@@ -124,11 +128,11 @@ class Graph:
         self.meter.begin_step()
         self.report("rollout", 0.0)
 
-    async def publish(self) -> None:
-        """Bring the trainer's weights to the generator; they are used from its next batch on."""
+    async def publish(self, weights: str = "latest") -> None:
+        """Bring the trainer's weights (or their average, ``"ema"``) to the generator; used from its next batch on."""
         began = asyncio.get_running_loop().time()
-        version, weights = await self._timed("publish", self._trainer.call("publish", returns=1))
-        await self._timed("publish", self._generator.call("offer", weights, version))
+        version, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
+        await self._timed("publish", self._generator.call("offer", tensors, version))
         self._hooks.call(
             "on_weights_published", policy_version=version, seconds=asyncio.get_running_loop().time() - began
         )
@@ -170,12 +174,21 @@ class Graph:
             oldest_version=oldest,
             newest_version=newest,
         )
-        if self._algorithm.keep(report):
-            self._survivors.append(work.ticket)
+        self._reports[work.ticket] = report
+        while self._open and self._open[0] in self._reports:
+            self._judge(self._reports.pop(self._open.popleft()))
+
+    def _judge(self, report: UnitReport) -> None:
+        """Keep or drop a finished unit; in ticket order, so that the budget does not depend on who finished first."""
+        budget = self._algorithm.spec.refill_budget
+        spent = budget is not None and self._judged >= budget * self._units_per_step
+        self._judged += 1
+        if spent or self._algorithm.keep(report):
+            self._survivors.append(report.ticket)
         else:
             self.meter.filtered += 1
-            self._versions.pop(work.ticket)
-            self._trainer.send("forget", work.ticket)
+            self._versions.pop(report.ticket)
+            self._trainer.send("forget", report.ticket)
 
     def lost(self, work: Work) -> None:
         """Drop what a dead worker's row had played."""
@@ -215,7 +228,7 @@ class Graph:
 
     def state(self) -> dict[str, Any]:
         """Return counters and cursors between two training steps, for an exact resume."""
-        assert not self._survivors and not self._members, "a checkpoint between two steps has no open units"
+        assert not self._survivors and not self._open, "a checkpoint between two steps has no open units"
         return {
             "steps_done": self.steps_done,
             "version": self.version,

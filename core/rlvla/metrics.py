@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvla.receipts import Ended, StepReceipt, TrainReceipt
 from rlvla.results import Progress
+
+if TYPE_CHECKING:
+    from rlvla.batch import Loss
 
 RECENT = 200
 """Finished episodes in the running success rate."""
@@ -153,3 +156,68 @@ def _union(intervals: list[tuple[float, float]]) -> float:
         total += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return total
+
+
+class Sums:
+    """Sums and counts of a training step's parts, divided once at the end.
+
+    Light until it is given tensors: the controller's process may have none.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}
+        self._maxima: dict[str, float] = {}
+        self._totals: dict[str, float] = {}
+
+    def count(self, loss: Loss) -> None:
+        """Add a part's metrics, with one transfer from its device."""
+        import torch
+
+        names = list(loss.metrics)
+        pairs = [torch.as_tensor(one, dtype=torch.float64).detach() for name in names for one in loss.metrics[name]]
+        values = torch.stack(pairs).tolist() if pairs else []
+        for place, name in enumerate(names):
+            self._put(name, values[2 * place], values[2 * place + 1])
+        for name, largest in loss.maxima.items():
+            self._maxima[name] = max(self._maxima.get(name, -math.inf), float(largest))
+
+    def mean(self, name: str, value: float) -> None:
+        """Add one value of a mean."""
+        self._put(name, value, 1.0)
+
+    def total(self, name: str, value: float) -> None:
+        """Add to what is reported as a sum."""
+        self._totals[name] = self._totals.get(name, 0.0) + value
+
+    def add(self, other: Sums) -> None:
+        """Add another's."""
+        for name, (total, count) in other._sums.items():
+            self._put(name, total, count)
+        for name, largest in other._maxima.items():
+            self._maxima[name] = max(self._maxima.get(name, largest), largest)
+        for name, value in other._totals.items():
+            self.total(name, value)
+
+    def add_up_over_ranks(self) -> None:
+        """Make them the sums of all trainer ranks; names that only some ranks have are left alone."""
+        from rlvla import ranks
+
+        if ranks.world() == 1:
+            return
+        import torch
+
+        names = sorted(self._sums)
+        numbers = torch.tensor([one for name in names for one in self._sums[name]], dtype=torch.float64)
+        ranks.add_up([numbers])
+        for place, name in enumerate(names):
+            self._sums[name] = float(numbers[2 * place]), float(numbers[2 * place + 1])
+        self._maxima = {name: ranks.largest(self._maxima[name]) for name in sorted(self._maxima)}
+
+    def _put(self, name: str, total: float, count: float) -> None:
+        before, n = self._sums.get(name, (0.0, 0.0))
+        self._sums[name] = (before + total, n + count)
+
+    def means(self) -> dict[str, float]:
+        """Return name to mean, maximum or total."""
+        means = {name: total / count for name, (total, count) in self._sums.items() if count}
+        return means | self._maxima | self._totals

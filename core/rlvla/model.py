@@ -7,7 +7,8 @@ Letters: N rows, H actions in a chunk, A action dimensions, K log-prob entries a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,18 @@ class Model(nn.Module, ABC):
     def weights_changed(self, version: int) -> None:
         """Refresh what is derived from weights; called after they were replaced in place."""
 
-    def reference_off(self) -> Any:
-        """Return a context in which the model is the policy that training started from (a LoRA adapter switched off)."""
-        raise TypeError(f"{type(self).__name__} keeps no reference policy: train with LoRA, or set the KL weight to 0")
+    def reference(self) -> AbstractContextManager[None] | None:
+        """Return a context in which ``evaluate`` is that of the policy that training started from (a LoRA adapter switched
+        off), which costs no memory; None: the trainer keeps a frozen copy."""
+        return None
+
+    def value_head(self) -> Iterable[nn.Parameter]:
+        """Return the parameters of the value head, which may have a learning rate of its own."""
+        return ()
+
+    def count_tokens(self, observation: ObservationBatch) -> Tensor:
+        """Return what each sample costs, int64 ``[S]``, for micro-batches by token budget; all alike by default."""
+        return torch.ones(len(observation), dtype=torch.int64)
 
     @abstractmethod
     def save(self, directory: Path) -> None:
@@ -103,10 +113,6 @@ class Model(nn.Module, ABC):
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the parameters that training changes, by name. Only these (and buffers) travel to generators."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Return optimizer groups; overridden where the value head wants a rate of its own."""
-        return [{"params": list(self.trainable().values()), "lr": learning_rate}]
 
     def manifest(self) -> Mapping[str, Any]:
         """Return what changes its numbers (checkpoint path, hash, revision, statistics key), for the run's manifest."""

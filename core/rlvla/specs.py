@@ -175,7 +175,9 @@ class AlgorithmSpec:
     """Needs ``Trajectories.proximal_logp``: all samples evaluated once before the step's first update."""
     entropy_bonus: bool = False
     value_learning_rate_scale: float = 1.0
-    """What the learning rate is multiplied by for the value head; ``Model.parameter_groups`` applies it."""
+    """What the learning rate is multiplied by for ``Model.value_head``."""
+    bootstrap_terminated: bool = False
+    """Needs ``Trajectories.final_value`` of episodes that ended by themselves too, not only of cut ones."""
     refill_budget: float | None = None
     """Units judged by ``Algorithm.keep`` in a training step at most, as a multiple of ``units_per_step``; beyond it a unit
     is passed on whatever ``keep`` says, so that a policy that never succeeds does not collect for ever. None: no bound."""

@@ -29,6 +29,11 @@ def snapshot(model: Model) -> Weights:
     }
 
 
+def products_in(precision: str, device: torch.device) -> torch.autocast:
+    """Return the context of ``train.precision``: matrix products in bf16, or as they are."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+
+
 @torch.no_grad()
 def copy_into(model: Model, weights: Weights) -> None:
     """Copy in place, so that captured graphs and shared views stay valid."""

@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from rlvla.batch import Action, ObservationBatch
 from rlvla.errors import NonFiniteError
 from rlvla.model import Model
 from rlvla.noise import Noise
 from rlvla.receipts import GenerateReceipt
-from rlvla.weights import Weights, copy_into
+from rlvla.weights import Weights, copy_into, products_in
 
 
 class GeneratorActor:
@@ -23,13 +22,15 @@ class GeneratorActor:
         model: the acting copy.
         fixed_rows: deterministic mode: every batch has this many rows, each at its own place, since what else is in a
             batch changes the last bits of a row.
+        precision: of matrix products, ``fp32`` or ``bf16``.
     """
 
-    def __init__(self, model: Model, fixed_rows: int | None = None) -> None:
+    def __init__(self, model: Model, fixed_rows: int | None = None, precision: str = "fp32") -> None:
         self.model = model.eval().requires_grad_(False)
         self.version = -1
         self._fixed_rows = fixed_rows
         self._device = next(model.parameters()).device
+        self._precision = precision
         self._staged: tuple[Weights, int] | None = None
 
     def offer(self, weights: Weights, version: int) -> None:
@@ -70,18 +71,13 @@ class GeneratorActor:
             source = torch.zeros(self._fixed_rows, dtype=torch.int64)
             source[place_n] = torch.arange(len(place_n))
             observation, key_n = observation[source], key_n[source]
-        with torch.no_grad():
+        with torch.no_grad(), products_in(self._precision, self._device):
             inputs = self.model.preprocess(observation)
             action = self.model.act(inputs, Noise(key_n.to(self._device)), greedy=greedy).cpu()
         if self._fixed_rows is not None:
             action = action[place_n]
         receipt = GenerateReceipt(rows=len(place_n), version=self.version, seconds=time.perf_counter() - began)
         return receipt, *action.split([len(some) for some in rows])
-
-    def value(self, observation: ObservationBatch) -> Tensor:
-        """Return ``[N, V]``."""
-        with torch.no_grad():
-            return self.model.value(self.model.preprocess(observation))
 
     def _swap(self) -> None:
         """Take over staged weights in place, between two batches."""

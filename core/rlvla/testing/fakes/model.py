@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -86,6 +87,9 @@ class FakeModel(Model):
 
     def value(self, inputs: TensorDict) -> Tensor:
         return self._value(inputs)
+
+    def value_head(self) -> Iterable[nn.Parameter]:
+        return () if self.critic is None else (self.critic,)
 
     def save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

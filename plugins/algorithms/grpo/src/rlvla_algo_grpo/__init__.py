@@ -22,7 +22,7 @@ class GrpoConfig(options.PolicyOptions):
     group_size: Annotated[int, Ge(2)] = 8
     """Rollouts of one task from one initial state."""
     groups_per_step: Annotated[int, Ge(1)] | None = None
-    """Groups in a training step; None: as many as there are environments."""
+    """Groups in a training step; None: as many as the environments play at once, at least one."""
     advantage: Literal["std", "mean", "rloo", "reinforce++", "reinforce++-baseline"] = "std"
     """Score against the group's mean over its standard deviation; against its mean; against the mean of the others;
     against the whole batch; against the group's mean, scaled over the whole batch."""

@@ -63,6 +63,7 @@ def describe(config: PpoConfig) -> AlgorithmSpec:
         credit_level=config.credit_level,
         ratio_level=config.ratio_level,
         values=True,
+        bootstrap_terminated=config.bootstrap == "always",
         units_per_step=config.windows_per_step,
         window=config.window,
         passes=config.passes,

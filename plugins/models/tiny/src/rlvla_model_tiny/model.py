@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,13 @@ class TinyModel(Model):
 
     def value(self, inputs: TensorDict) -> Tensor:
         return self._value(self._features(inputs))
+
+    def value_head(self) -> Iterable[nn.Parameter]:
+        return self.values.parameters() if self.values is not None else ()
+
+    def count_tokens(self, observation: ObservationBatch) -> Tensor:
+        cut = (self.config.image_size // self.config.patch) ** 2 * len(self._cameras)
+        return torch.tensor([cut + len(self._hash(text)) for text in observation.instructions()])
 
     def save(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,141 @@
+"""AdamW with what RL needs around it: schedule, clipping, a guard against non-finite gradients, a running average.
+
+Every optimizer step sees the gradient of the whole minibatch, over all micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlvla import ranks
+from rlvla.configs import TrainConfig
+from rlvla.errors import ConfigError, NonFiniteError
+from rlvla.model import Model
+from rlvla.weights import Weights
+
+
+class Optimizer:
+    """Changes a model's trainable parameters.
+
+    Args:
+        model: whose parameters.
+        config: rate, schedule, clipping, running average.
+        value_scale: what the learning rate is multiplied by for the value head.
+    """
+
+    def __init__(self, model: Model, config: TrainConfig, value_scale: float = 1.0) -> None:
+        self._config = config
+        self._named = model.trainable()
+        self._bad_steps = 0
+        self.adam = torch.optim.AdamW(
+            _groups(model, config.learning_rate, value_scale),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            eps=config.adam_eps,
+        )
+        self._rates = [group["lr"] for group in self.adam.param_groups]
+        self._average: Weights | None = None
+        if config.ema_decay is not None:
+            self._average = {name: one.detach().clone() for name, one in self._named.items()}
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate in force, of the first group."""
+        return float(self.adam.param_groups[0]["lr"])
+
+    def begin_step(self, step: int, steps: int) -> None:
+        """Set the rate of training step ``step`` (from 0) of ``steps``."""
+        factor = self.factor(step, steps)
+        for group, rate in zip(self.adam.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+
+    def factor(self, step: int, steps: int) -> float:
+        """Return the fraction of the learning rate at a training step: a rise, then the way to the final fraction."""
+        config = self._config
+        if step < config.warmup_steps:
+            return (step + 1) / config.warmup_steps
+        done = min(1.0, (step - config.warmup_steps) / max(1, steps - 1 - config.warmup_steps))
+        if config.schedule == "cosine":
+            done = (1.0 - math.cos(math.pi * done)) / 2.0
+        return 1.0 + (config.final_learning_rate - 1.0) * done
+
+    def zero(self) -> None:
+        """Forget gradients."""
+        self.adam.zero_grad(set_to_none=True)
+
+    def update(self) -> float:
+        """Add gradients up over ranks, clip, and step; returns the norm before clipping, nan if the step was skipped.
+
+        Raises:
+            NonFiniteError: too many steps in a row had a gradient that is not finite.
+        """
+        if ranks.world() > 1:
+            for one in self._named.values():
+                if one.grad is None:  # a rank without samples in this step
+                    one.grad = torch.zeros_like(one)
+            ranks.add_up(one.grad for one in self._named.values() if one.grad is not None)
+        norm = torch.nn.utils.clip_grad_norm_(self._named.values(), self._config.max_grad_norm)
+        if not torch.isfinite(norm):
+            self._bad_steps += 1
+            if self._bad_steps >= self._config.max_bad_steps:
+                raise NonFiniteError(
+                    f"{self._bad_steps} optimizer steps in a row had a gradient that is not finite (norm {float(norm)}); "
+                    "each was skipped. Lower train.learning_rate, or look at rewards and observations"
+                )
+            return math.nan
+        self._bad_steps = 0
+        self.adam.step()
+        if self._average is not None and self._config.ema_decay is not None:
+            with torch.no_grad():
+                for name, one in self._named.items():
+                    self._average[name].lerp_(one, 1.0 - self._config.ema_decay)
+        return float(norm)
+
+    def averaged(self, weights: Weights) -> Weights:
+        """Return weights with the running average in place of the trainable ones.
+
+        Raises:
+            ConfigError: no average is kept.
+        """
+        if self._average is None:
+            raise ConfigError("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
+        return {**weights, **{name: one.clone() for name, one in self._average.items()}}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors (``"<parameter>/<what>"``) and JSON-able numbers, for an exact resume."""
+        names = {id(one): name for name, one in self._named.items()}
+        tensors = {
+            f"{names[id(parameter)]}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
+            for parameter, state in self.adam.state.items()
+            for key, value in state.items()
+        }
+        tensors |= {f"{name}/average": one.cpu().contiguous() for name, one in (self._average or {}).items()}
+        return tensors, {"bad_steps": self._bad_steps}
+
+    def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state` returned."""
+        for key, value in tensors.items():
+            name, _, what = key.rpartition("/")
+            parameter = self._named[name]
+            if what != "average":
+                self.adam.state[parameter][what] = value if what == "step" else value.to(parameter.device)
+            elif self._average is not None:
+                self._average[name].copy_(value)
+        self._bad_steps = numbers["bad_steps"]
+
+
+def _groups(model: Model, rate: float, value_scale: float) -> list[dict[str, Any]]:
+    values = {id(one) for one in model.value_head()}
+    if value_scale != 1.0 and not values:
+        raise ConfigError(
+            f"algo: a value learning rate of its own was asked for, {type(model).__name__} names no value_head()"
+        )
+    policy = [one for one in model.trainable().values() if id(one) not in values]
+    head = [one for one in model.trainable().values() if id(one) in values]
+    groups = [{"params": policy, "lr": rate}, {"params": head, "lr": rate * value_scale}]
+    return [group for group in groups if group["params"]]

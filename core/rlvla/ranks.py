@@ -1,0 +1,30 @@
+"""Sums over trainer ranks; on one rank, nothing happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world() -> int:
+    """Return the number of trainer ranks."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def add_up(tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by its sum over all ranks."""
+    if world() > 1:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+
+
+def largest(number: int | float) -> float:
+    """Return the largest of all ranks' numbers."""
+    if world() == 1:
+        return number
+    tensor = torch.tensor(float(number), dtype=torch.float64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return float(tensor)

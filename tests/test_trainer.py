@@ -1,0 +1,223 @@
+"""The trainer: every optimizer step is of the whole minibatch, however it is cut; what cannot be trained on is skipped."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rlvla.actors.trainer import TrainerActor
+from rlvla.assembly import Entry
+from rlvla.batch import Action, ObservationBatch, Outcome
+from rlvla.configs import TrainConfig
+from rlvla.errors import ConfigError, NonFiniteError
+from rlvla.noise import Noise
+from rlvla.optimizer import Optimizer
+from rlvla.plugin import find
+
+ROWS, CHUNKS = 6, 3
+
+
+def trainer(algo: str = "ppo", *, steps: int = 10, model: str = "fake", algo_options=None, **train) -> TrainerActor:
+    plugin = find("algo", algo)
+    config = plugin.config(**(algo_options or {"window": CHUNKS, "minibatch_size": None, "passes": 2}))
+    spec = plugin.describe(config)
+    sim, policy = find("sim", "fake"), find("model", model)
+    generator = torch.Generator().manual_seed(0)
+    made = policy.load()(policy.config(), sim.describe(sim.config()), spec, generator=generator)
+    options = {"learning_rate": 1e-2, **train}
+    return TrainerActor(made, plugin.load()(config), TrainConfig(**options), seed=0, steps=steps)
+
+
+def feed(actor: TrainerActor, rows=range(ROWS), *, version: int = 0, finite: bool = True) -> list[int]:
+    """Record one window for each row: random observations, actions of the model itself, episodes that end anywhere."""
+    rows = list(rows)
+    generator = torch.Generator().manual_seed(3)
+    state = torch.randn(CHUNKS + 1, ROWS, 2, generator=generator)
+    reward = torch.randn(CHUNKS, ROWS, 3, generator=generator)
+    ends = torch.rand(CHUNKS, ROWS, 3, generator=generator) < 0.15
+    for chunk in range(CHUNKS):
+        before, after = seen(state[chunk, rows]), seen(state[chunk + 1, rows])
+        keys = torch.tensor([100 * chunk + row for row in rows])
+        with torch.no_grad():
+            action: Action = actor.model.act(actor.model.preprocess(before), Noise(keys))
+        valid = torch.cumsum(ends[chunk, rows].int(), 1) - ends[chunk, rows].int() == 0
+        terminated = ends[chunk, rows] & valid
+        outcome = Outcome(
+            reward=torch.where(valid, reward[chunk, rows], 0.0) * (1.0 if finite else math.nan),
+            terminated=terminated,
+            truncated=torch.zeros_like(terminated),
+            valid=valid,
+            success=terminated.any(1),
+            batch_size=[len(rows)],
+        )
+        entries = [Entry(row, 0, chunk, place, chunk == CHUNKS - 1) for place, row in enumerate(rows)]
+        actor.record(before, action, outcome, after, version, entries)
+    return rows
+
+
+def seen(state: torch.Tensor) -> ObservationBatch:
+    return ObservationBatch(
+        images=TensorDict({}, batch_size=[len(state)]),
+        state=state,
+        instruction=torch.ones(len(state), 4, dtype=torch.uint8),
+        batch_size=[len(state)],
+    )
+
+
+def weights(actor: TrainerActor) -> dict[str, torch.Tensor]:
+    return {name: one.detach().clone() for name, one in actor.model.named_parameters()}
+
+
+def near(one: dict, other: dict, relative: float = 1e-6) -> None:
+    for name, tensor in one.items():
+        scale = tensor.abs().max()
+        difference = (tensor - other[name]).abs().max()
+        assert difference <= relative * scale, f"{name}: {float(difference / scale):.2g} relative"
+
+
+@pytest.mark.parametrize("cut", [{"micro_batch": 1}, {"micro_batch": 5}, {"micro_batch_tokens": 4}], ids=str)
+def test_micro_batches_add_up_to_the_minibatch(cut):
+    """#65, #66, #67: policy and value gradients alike, also where the last part is smaller."""
+    trained = []
+    for options in ({}, cut):
+        actor = trainer(**options)
+        receipt = actor.train(feed(actor), 0)
+        trained.append((weights(actor), receipt.metrics))
+    near(trained[0][0], trained[1][0])
+    for name, value in trained[0][1].items():
+        assert trained[1][1][name] == pytest.approx(value, rel=1e-5, abs=1e-7), name
+
+
+def test_the_ratio_is_one_on_the_first_pass():
+    """#76: lr 0 changes nothing, and nothing is clipped."""
+    actor = trainer(learning_rate=0.0)
+    before = weights(actor)
+    metrics = actor.train(feed(actor), 0).metrics
+    assert metrics["train/approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["train/clip_fraction"] == 0.0
+    near(before, weights(actor), 0.0)
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_counted_and_ends_the_run_if_it_stays():
+    """#82."""
+    actor = trainer(max_bad_steps=3)
+    before = weights(actor)
+    metrics = actor.train(feed(actor, finite=False), 0).metrics
+    assert metrics["train/bad_steps"] == 2
+    near(before, weights(actor), 0.0)
+    metrics = actor.train(feed(actor), 1).metrics  # a good one in between
+    assert "train/bad_steps" not in metrics
+    actor.train(feed(actor, finite=False), 2)
+    tickets = feed(actor, finite=False)
+    with pytest.raises(NonFiniteError, match="3 optimizer steps in a row"):
+        actor.train(tickets, 3)
+
+
+def test_a_step_without_units_is_a_step():
+    actor = trainer()
+    before = weights(actor)
+    assert actor.train([], 0).version == 1
+    near(before, weights(actor), 0.0)
+
+
+def test_stale_chunks_keep_their_behaviour_log_probs():
+    """#77: with data two versions old, the ratio differs from 1 on the first minibatch."""
+    actor = trainer(algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 1, "max_staleness": 2})
+    tickets = feed(actor, version=0)
+    with torch.no_grad():
+        for parameter in actor.model.parameters():
+            parameter.mul_(1.3)
+    actor.version = 2
+    metrics = actor.train(tickets, 2).metrics
+    assert metrics["train/staleness_max"] == 2
+    assert metrics["train/approx_kl"] > 1e-3
+
+
+def test_the_reference_is_the_policy_that_training_started_from():
+    """#78: with a large KL weight and no advantage, a policy that was pushed away comes back."""
+    options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "kl_weight": 100.0, "value_weight": 1e-6}
+    actor = trainer(algo_options=options, learning_rate=2e-2, steps=1000)
+    with torch.no_grad():
+        actor.model.policy.add_(0.5 * torch.randn(actor.model.policy.shape, generator=torch.Generator().manual_seed(1)))
+    distances = []
+    for step in range(40):
+        metrics = actor.train(feed(actor), step).metrics
+        distances.append(next(value for name, value in metrics.items() if name.startswith("train/kl")))
+    assert distances[-1] < 0.3 * distances[0]
+
+
+def test_proximal_log_probs_are_recomputed_before_the_first_update():
+    options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "proximal": "recompute"}
+    actor = trainer(algo_options=options)
+    assert actor.train(feed(actor), 0).metrics["train/clip_fraction"] == 0.0
+
+
+def test_the_value_head_may_learn_faster():
+    actor = trainer(algo_options={"window": CHUNKS, "value_learning_rate_scale": 3.0})
+    assert [group["lr"] for group in actor._optimizer.adam.param_groups] == [1e-2, pytest.approx(3e-2)]
+
+
+def test_the_learning_rate_follows_its_schedule():
+    model = trainer().model
+
+    def factors(**options) -> list[float]:
+        made = Optimizer(model, TrainConfig(**options))
+        return [round(made.factor(step, 5), 4) for step in range(5)]
+
+    assert factors(final_learning_rate=0.0) == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert factors(final_learning_rate=0.0, schedule="cosine") == [1.0, 0.8536, 0.5, 0.1464, 0.0]
+    assert factors(warmup_steps=2) == [0.5, 1.0, 1.0, 1.0, 1.0]
+    assert factors() == [1.0] * 5
+
+
+def test_the_running_average_lags_and_is_published_on_request():
+    actor = trainer(ema_decay=0.5, algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 1})
+    start = weights(actor)
+    actor.train(feed(actor), 0)
+    _, average = actor.publish("ema")
+    _, latest = actor.publish()
+    for name, one in start.items():
+        torch.testing.assert_close(average[name], (one + latest[name]) / 2)
+    with pytest.raises(ConfigError, match=r"train\.ema_decay is not set"):
+        trainer().publish("ema")
+
+
+def test_bf16_products_keep_log_probs_in_fp32():
+    actor = trainer(precision="bf16")
+    metrics = actor.train(feed(actor), 0).metrics
+    assert math.isfinite(metrics["train/policy_loss"])
+    assert all(one.dtype == torch.float32 for one in actor.model.parameters())
+
+
+RANK = """
+import sys, torch, torch.distributed as dist
+sys.path.insert(0, {folder!r})
+import test_trainer as t
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://{store}", rank=rank, world_size=2)
+actor = t.trainer({options})
+rows = [0, 1, 2, 3] if rank == 0 else [4, 5]   # uneven on purpose
+receipt = actor.train(t.feed(actor, rows), 0)
+torch.save({{"weights": t.weights(actor), "metrics": receipt.metrics}}, "{store}." + str(rank))
+dist.destroy_process_group()
+"""
+
+
+def test_two_ranks_are_one(tmp_path: Path):
+    """Weights and metrics to 1e-6 relative, with unequal numbers of samples."""
+    code = RANK.format(folder=str(Path(__file__).parent), store=tmp_path / "store", options="")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen([sys.executable, "-c", code, str(rank)], env=environment) for rank in (0, 1)]
+    assert [process.wait(100) for process in both] == [0, 0]
+    found = [torch.load(f"{tmp_path}/store.{rank}", weights_only=True) for rank in (0, 1)]
+    alone = trainer()
+    metrics = alone.train(feed(alone), 0).metrics
+    for one in found:
+        near(weights(alone), one["weights"])
+        for name in ("train/policy_loss", "train/value_loss", "train/approx_kl", "train/grad_norm", "train/entropy"):
+            assert one["metrics"][name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-7), name
