@@ -194,7 +194,12 @@ def test_a_recording_must_fit_the_simulator(recorded):
     with pytest.raises(ConfigError) as caught:
         Demonstrations(recorded, other)
     text = str(caught.value)
-    for words in ("'front' was recorded 8x8", "no camera 'top'", "action was recorded as move: 1", "10 actions a second"):
+    for words in (
+        "'front' was recorded 8x8",
+        "no camera 'top'",
+        "action was recorded as move: 1",
+        "10 actions a second",
+    ):
         assert words in text
     assert len(caught.value.problems) == 4
     assert not misfits("x", spec, dataclasses.replace(spec, cameras=spec.cameras[:1]))  # fewer cameras do

@@ -60,6 +60,12 @@ class TrainConfig:
     """Of matrix products, in acting and training alike; weights, log-probs and the optimizer stay in fp32."""
     ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
     """Keep a running average of the weights with this decay for each optimizer step, for ``eval.weights``; None: none."""
+    demonstrations: str | None = None
+    """Folder of recorded demonstrations to imitate beside what the algorithm does; None: none."""
+    imitation_weight: Annotated[float, Ge(0)] = 0.1
+    """What the mean of ``-log prob`` of demonstrated actions (nats a log-prob entry) is multiplied by in the loss."""
+    imitation_batch: Annotated[int, Ge(1)] = 64
+    """Demonstration samples (chunks) in an optimizer step."""
     max_bad_steps: Annotated[int, Ge(1)] = 5
     """Optimizer steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops."""
 

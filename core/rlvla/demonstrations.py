@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +167,14 @@ class _Recorder:
         done: dict[int, _Episode | None] = {}
         kept = passed_on = 0
         while passed_on < episodes:
+            running = sum(one is not None for one in self._rows)
             # as many attempts as are enough if all of them succeed: then none is started in vain
-            self._begin(episodes - kept)
+            self._begin(min(episodes - kept - running, PATIENCE * episodes - self._attempts))
+            if not any(self._rows):
+                raise SimulatorError(
+                    f"the expert solved {kept} of {self._attempts} episodes, {episodes} solved ones were asked for: record "
+                    "fewer, lower the noise, or keep failures"
+                )
             for one in self._step():
                 done[one.number] = one if one.success or keep_failures else None
                 kept += one.success or keep_failures
@@ -176,18 +182,12 @@ class _Recorder:
                 if (finished := done.pop(number)) is not None:
                     passed_on += 1
                     yield finished
-            if self._attempts >= PATIENCE * episodes and kept < episodes and not any(self._rows):
-                raise SimulatorError(
-                    f"the expert solved {kept} of {self._attempts} episodes, {episodes} solved ones were asked for: record "
-                    "fewer, lower the noise, or keep failures"
-                )
 
     def _oldest(self) -> int:
         return min((one.number for one in self._rows if one is not None), default=self._attempts)
 
-    def _begin(self, wanted: int) -> None:
-        running = sum(one is not None for one in self._rows)
-        fresh = [row for row, one in enumerate(self._rows) if one is None][: max(0, wanted - running)]
+    def _begin(self, most: int) -> None:
+        fresh = [row for row, one in enumerate(self._rows) if one is None][: max(0, most)]
         if not fresh:
             return
         for row in fresh:
@@ -218,7 +218,7 @@ class _Recorder:
             disturbance = self._noise * (self._high - self._low) / 2 * episode.random.standard_normal(len(self._low))
             chunk[row, 0] = np.clip(chosen_nA[place] + disturbance, self._low, self._high)
         result = self._runner.step(chunk, active)
-        done = on_host(result.terminated | result.truncated).any(1)
+        done = np.logical_or(on_host(result.terminated), on_host(result.truncated)).any(axis=1)
         reward, success = on_host(result.reward), on_host(result.success)
         ended = []
         for row, shown in enumerate(self._split(result.observation)):
@@ -238,7 +238,11 @@ class _Recorder:
         images = {f"image/{name}": on_host(picture) for name, picture in observation.images.items()}
         state = on_host(observation.state)
         return [
-            {**{name: one[row].copy() for name, one in images.items()}, "state": state[row].copy(), "instruction": text[row]}
+            {
+                **{name: one[row].copy() for name, one in images.items()},
+                "state": state[row].copy(),
+                "instruction": text[row],
+            }
             for row in range(len(text))
         ]
 

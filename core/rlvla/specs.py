@@ -14,7 +14,7 @@ from typing import Literal
 
 CreditLevel = Literal["chunk", "action"]
 RatioLevel = Literal["chunk", "action", "token"]
-UnitKind = Literal["window", "group"]
+UnitKind = Literal["window", "group", "demonstration"]
 
 Role = Literal["primary", "secondary", "wrist", "wrist_left", "wrist_right"]
 Orientation = Literal["upright", "upside_down", "rotated_180"]
@@ -158,7 +158,9 @@ class AlgorithmSpec:
     values: bool
     """Needs a value head (of ``credit_level`` width)."""
     units_per_step: int | None = None
-    """Units that one training step consumes; None: one for each environment."""
+    """Units that one training step consumes; None: one for each environment (unit ``demonstration``: always a number)."""
+    demonstrations: str | None = None
+    """Folder of recorded demonstrations that the units come from (unit ``demonstration``: nothing is rolled out)."""
     window: int = 1
     """Chunk steps in a window (unit ``window``)."""
     group_size: int = 1

@@ -364,7 +364,9 @@ class SimulatorConformance(Conformance):
                 assert some.shape == wanted and some.dtype == np.float32, (
                     f"expert gave {some.dtype} {some.shape}, wanted float32 {wanted}"
                 )
-                assert (some >= low - 1e-6).all() and (some <= high + 1e-6).all(), "the expert leaves the action's bounds"
+                assert (some >= low - 1e-6).all() and (some <= high + 1e-6).all(), (
+                    "the expert leaves the action's bounds"
+                )
                 chunk = np.zeros((self.rows, *wanted[1:]), np.float32)
                 chunk[live] = some
                 result = simulator.step(chunk, active)

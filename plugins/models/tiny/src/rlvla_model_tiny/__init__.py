@@ -25,7 +25,8 @@ class TinyConfig:
     """A small vision-language policy with discrete action tokens, trainable from scratch."""
 
     path: str | None = None
-    """Folder with saved weights to start from; None: fresh ones."""
+    """Folder with saved weights to start from, for instance ``model`` in a checkpoint; None: fresh ones. A value head that
+    is not there, or of another width, starts fresh."""
     cameras: tuple[Role, ...] = ("primary",)
     """Roles of the pictures it looks at."""
     horizon: Annotated[int, Ge(1), Le(64)] = 4
