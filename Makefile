@@ -52,9 +52,11 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.quickstart: $(VENV)/.made $(MANIFESTS)
+	@echo "installing into $(VENV): some minutes, torch is large"
 	$(PIP) install -q --no-build-isolation -c constraints.txt $(PIP_ARGS) -e ".[train]" $(patsubst %,-e %,$(filter-out .,$(QUICK)))
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made $(MANIFESTS) requirements-dev.txt
+	@echo "installing everything into $(VENV): some minutes, torch and LIBERO's assets are large"
 	$(PIP) install -q --no-build-isolation -c constraints.txt $(PIP_ARGS) -r requirements-dev.txt
 	@touch $@ $(VENV)/.quickstart

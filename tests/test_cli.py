@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlvla import cli, configs
-from rlvla.errors import SimulatorError
+from rlvla.errors import ConfigError, SimulatorError
 from rlvla.plugin import GROUPS
 from rlvla.results import EvalEpisode, EvalResults
 
@@ -196,13 +196,15 @@ def test_flags_that_the_help_shows_are_the_flags_that_are_read(
     cli.main(["train", *words(four_plugins), "--help"])
     shown = set(re.findall(r"--((?:sim|model|algo|scheduler|train|eval|run)\.[a-z0-9.-]+)", capsys.readouterr().out))
     assert len(shown) > 40
-    values = {"runtime": "local", "suite": "hard", "without": "display", "final-learning-rate": "0.5"}
     flags = []
     for name in sorted(shown):
-        leaf = name.rpartition(".")[2]
-        is_bool = leaf.startswith("no-") or f"{name.rpartition('.')[0]}.no-{leaf}" in shown
-        flags += [f"--{name}"] if is_bool else [f"--{name}", values.get(leaf, "7")]
-    configs.read(four_plugins, flags)
+        section, _, leaf = name.rpartition(".")
+        is_bool = leaf.startswith("no-") or f"{section}.no-{leaf}" in shown
+        flags += [f"--{name}"] if is_bool else [f"--{name}", "7"]
+    with pytest.raises(ConfigError) as caught:  # 7 is no value of a finite choice; what matters is that each is known
+        configs.read(four_plugins, flags)
+    unknown = [one for one in caught.value.problems if ", wanted " not in one]
+    assert not unknown
 
 
 # ---- eval -----------------------------------------------------------------------------------------------------------

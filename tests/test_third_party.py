@@ -113,7 +113,7 @@ def test_they_train_together_and_resume_with_no_change_to_core(installed: dict[s
 import rlvla
 quiet = {{"directory": {str(tmp_path)!r}, "name": "theirs", "slots": 2, "device": "cpu", "threads": 1,
          "without": ["display", "tensorboard"]}}
-with rlvla.build(sim={{"use": "line-world", "num_envs": 4}}, model="tiny", algo={{"use": "reinforce", "window": 3}},
+with rlvla.build(sim={{"use": "line-world", "num_envs": 4}}, model="tiny", algo={{"use": "reinforce", "window": 3, "minibatch_size": 8}},
                  scheduler="sync", run={{**quiet, "steps": 2}}) as run:
     run.train()
 with rlvla.resume({str(tmp_path / "theirs")!r}, {{"run": {{"steps": 3}}}}) as run:

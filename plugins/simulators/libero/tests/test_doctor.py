@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,3 +93,23 @@ def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch
 def test_memory_is_compared_with_the_environments() -> None:
     assert doctor._memory(10**6, "llvmpipe").warning
     assert not doctor._memory(1, "NVIDIA H200").warning
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        (
+            "MUJOCO_EGL_DEVICE_ID",
+            "77",
+            "MUJOCO_EGL_DEVICE_ID=77 must be the number of an EGL device that this process sees",
+        ),
+        ("__EGL_VENDOR_LIBRARY_FILENAMES", "/nowhere.json", "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri"),
+    ],
+)
+def test_rendering_that_cannot_start_says_the_first_error_last(variable: str, value: str, words: str) -> None:
+    code = "from rlvla_sim_libero import LiberoConfig; from rlvla_sim_libero.simulator import LiberoSimulator as S; S(LiberoConfig(), 1)"
+    environment = {**os.environ, variable: value}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("rlvla.errors.SimulatorError: EGL rendering failed: ")
+    assert words in last

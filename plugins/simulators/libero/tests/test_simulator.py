@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import BOWL, CONFIG, STOVE, push_the_button, same_observation
+from libero_world import BOWL, CONFIG, STOVE, push_the_button, same_observation
 
 from rlvla.errors import SimulatorError
 from rlvla.specs import Start
@@ -160,8 +160,8 @@ def test_chunks_of_any_length_give_the_same_bits(simulator: LiberoSimulator, act
     simulator.reset([0, 1], [1, 1], [Start(0, 0)] * 2)
     whole = copied(simulator.step(actions[0], BOTH).observation)
     simulator.reset([0, 1], [1, 1], [Start(0, 0)] * 2)
-    for index in range(8):
-        piecewise = simulator.step(actions[0][:, index : index + 1], BOTH).observation
+    for part in (actions[0][:, :1], actions[0][:, 1:6], actions[0][:, 6:]):
+        piecewise = simulator.step(part, BOTH).observation
     assert same_observation(whole, piecewise)
 
 

@@ -31,16 +31,11 @@ class Renderer:
             SimulatorError: no GL context; the first error and what to install.
         """
         kind = set_environment()
+        self._gl = _make_context(kind, size)
         try:
-            if kind == "egl":
-                _prefer_visible_gpu()
-            self._gl = importlib.import_module(f"mujoco.{kind}").GLContext(size, size)
-            self._gl.make_current()
             self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
         except Exception as error:
-            raise SimulatorError(
-                f"{kind.upper()} rendering failed: {type(error).__name__}: {error}. {renderer_hint(kind)}"
-            ) from error
+            raise _failed(kind, error) from error
         atexit.register(self.close)  # before EGL is ended, which was registered earlier: no errors at interpreter exit
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         if size > self._context.offWidth or size > self._context.offHeight:
@@ -86,6 +81,34 @@ class Renderer:
             self._gl.free()
             self._gl = None
             atexit.unregister(self.close)
+
+
+def check_rendering() -> None:
+    """Make a GL context and free it.
+
+    Raises:
+        SimulatorError: none can be made; the first error and what to install.
+    """
+    _make_context(set_environment(), 16).free()
+
+
+def _make_context(kind: str, size: int) -> Any:
+    """Return a current GL context."""
+    # A context that could not be made has none to free: else its destructor's complaint hides the first error.
+    unmade = {"_context": None, "_buffer": None}
+    try:
+        if kind == "egl":
+            _prefer_visible_gpu()
+        context = type("Context", (importlib.import_module(f"mujoco.{kind}").GLContext,), unmade)(size, size)
+        context.make_current()
+    except Exception as error:
+        raise _failed(kind, error) from error
+    return context
+
+
+def _failed(kind: str, error: Exception) -> SimulatorError:
+    words = str(error).rstrip(".")
+    return SimulatorError(f"{kind.upper()} rendering failed: {type(error).__name__}: {words}. {renderer_hint(kind)}")
 
 
 def _prefer_visible_gpu() -> None:

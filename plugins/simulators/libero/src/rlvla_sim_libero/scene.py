@@ -86,6 +86,11 @@ class Scene:
         self._qpos_of_arm = np.array(self._robot._ref_joint_pos_indexes)
         self._arm_actuators = np.array(self._robot._ref_joint_actuator_indexes)
         self._gripper_actuators = np.array(self._robot._ref_joint_gripper_actuator_indexes)
+        self._torque_limits = self._robot.torque_limits
+        ends = self.model.actuator_ctrlrange[self._gripper_actuators]
+        self._gripper_middle, self._gripper_reach = 0.5 * (ends[:, 1] + ends[:, 0]), 0.5 * (ends[:, 1] - ends[:, 0])
+        self._jacobian_pos, self._jacobian_rot = np.zeros((2, 3, self.model.nv))
+        self._mass = np.empty((self.model.nv, self.model.nv))
         self._substeps = int(env.control_timestep / env.model_timestep)
 
     def _fixtures_of_the_file(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -180,10 +185,9 @@ class Scene:
                 self._update(controller)
             if substep == 0:
                 controller.set_goal(action[:6])
-            low, high = self._robot.torque_limits
-            torques = np.clip(controller.run_controller(), low, high)
-            self._robot.grip_action(gripper=self._robot.gripper, gripper_action=action[6:])
-            data.ctrl[self._arm_actuators] = torques
+            data.ctrl[self._arm_actuators] = np.clip(controller.run_controller(), *self._torque_limits)
+            fingers = self._robot.gripper.format_action(action[6:])
+            data.ctrl[self._gripper_actuators] = self._gripper_middle + self._gripper_reach * fingers
             if substep == _SAMPLED_SUBSTEP:
                 qpos = data.qpos.copy()
             mujoco.mj_step2(model, data)
@@ -194,7 +198,7 @@ class Scene:
     def _update(self, controller: Any) -> None:
         """Give the controller what it reads, from what ``mj_step1`` has just computed."""
         model, data, site, dofs = self.model, self.data, self._hand_site, self._dofs
-        jacobian_pos, jacobian_rot = np.zeros((3, model.nv)), np.zeros((3, model.nv))
+        jacobian_pos, jacobian_rot, mass = self._jacobian_pos, self._jacobian_rot, self._mass
         mujoco.mj_jacSite(model, data, jacobian_pos, jacobian_rot, site)
         controller.ee_pos = np.array(data.site_xpos[site])
         controller.ee_ori_mat = np.array(data.site_xmat[site].reshape(3, 3))
@@ -205,7 +209,6 @@ class Scene:
         controller.J_pos = np.array(jacobian_pos[:, dofs])
         controller.J_ori = np.array(jacobian_rot[:, dofs])
         controller.J_full = np.vstack([controller.J_pos, controller.J_ori])
-        mass = np.empty((model.nv, model.nv))
         mujoco.mj_fullM(model, mass, data.qM)
         controller.mass_matrix = mass[dofs, :][:, dofs]
         controller.new_update = False
@@ -360,6 +363,7 @@ def axis_angle(x: float, y: float, z: float, w: float) -> np.ndarray:
 @contextlib.contextmanager
 def _numpy_seed(seed: int) -> Iterator[None]:
     """Seed NumPy's global generator, from which LIBERO draws, and give it back as it was."""
+    seed %= 1 << 64
     words = [seed & 0xFFFFFFFF, *([seed >> 32] if seed >> 32 else [])]
     before = np.random.get_state()
     np.random.seed(words[0] if len(words) == 1 else words)

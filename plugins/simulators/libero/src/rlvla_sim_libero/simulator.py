@@ -19,7 +19,7 @@ from rlvla_sim_libero.tasks import SUITES
 
 startup.import_libero()  # before MuJoCo: the environment variables that it reads are set there
 
-from rlvla_sim_libero.renderer import Renderer  # noqa: E402
+from rlvla_sim_libero.renderer import Renderer, check_rendering  # noqa: E402
 from rlvla_sim_libero.scene import Scene, StockScene  # noqa: E402
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ class LiberoSimulator(Simulator):
     def __init__(self, config: LiberoConfig, rows: int) -> None:
         self.spec = describe(config)
         self._config = config
+        startup.assets_folder()
+        for task in range(len(self.spec.tasks)):
+            self._bddl(task)
+        check_rendering()
         self._rows = rows
         self._cameras = [camera.name for camera in self.spec.cameras]
         self._scenes: list[Scene | None] = [None] * rows
@@ -125,6 +129,7 @@ class LiberoSimulator(Simulator):
             return super().set_state(rows, states)
         for row, saved in zip(rows, states, strict=True):
             task, steps, condition = (int(number) for number in saved["counters"])
+            self._check_task(task)
             self._scene(row, task).restore(saved)
             self._steps[row], self._condition[row] = steps, condition
             self._observe(row)
@@ -241,12 +246,13 @@ class LiberoSimulator(Simulator):
     def _name(self, task: int) -> str:
         return self.spec.tasks[task].name
 
+    def _check_task(self, task: int) -> None:
+        if not 0 <= task < len(self.spec.tasks):
+            raise SimulatorError(f"task {task} does not exist: wanted a number from 0 to {len(self.spec.tasks) - 1}")
+
     def _stored_state(self, start: Start) -> np.ndarray | None:
         """Return the numbers of a stored initial state; None where the scene is drawn from the seed."""
-        if not 0 <= start.task < len(self.spec.tasks):
-            raise SimulatorError(
-                f"task {start.task} does not exist: wanted a number from 0 to {len(self.spec.tasks) - 1}"
-            )
+        self._check_task(start.task)
         if start.state is None:
             return None
         there = self.spec.tasks[start.task].initial_states

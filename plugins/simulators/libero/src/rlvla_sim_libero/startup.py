@@ -80,7 +80,8 @@ def import_libero() -> ModuleType:
     # renders here, counts EGL devices and needs no such relation.
     device = os.environ.pop("MUJOCO_EGL_DEVICE_ID", None)
     try:
-        with quiet():
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that are what they are
             return importlib.import_module("libero.libero.envs")
     except Exception as error:
         raise SimulatorError(
