@@ -153,10 +153,18 @@ def claim(file: Path, cell: str, seed: int) -> bool:
     with locked(file) as results:
         runs = results.setdefault("runs", {})
         there = runs.get(f"{cell}/{seed}")
-        if there is not None and ("success" in there or Path(f"/proc/{there['pid']}").exists()):
+        if there is not None and ("success" in there or _alive(there["pid"])):
             return False
         runs[f"{cell}/{seed}"] = {"pid": os.getpid()}
         return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def render(file: Path) -> str:
@@ -224,13 +232,14 @@ def plot(runs: Mapping[str, Any], file: Path) -> None:
                     continue
                 success = [point[3] for point in curve]
                 smooth = [sum(some := success[max(0, i - 4) : i + 1]) / len(some) for i in range(len(success))]
-                label = level if seed == SEEDS[0] else None
+                label = None if any(line.get_label() == level for line in axis.lines) else level
                 axis.plot([point[1] / 1000 for point in curve], smooth, color=colours[level], label=label, linewidth=1)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("thousand env steps")
         axis.set_ylim(0, 1)
         axis.grid(alpha=0.3)
-        axis.legend(title="ratio level", fontsize=8)
+        if axis.lines:
+            axis.legend(title="ratio level", fontsize=8)
     axes[0].set_ylabel("success of training episodes\n(sampled; mean of 5 steps)")
     figure.tight_layout()
     figure.savefig(file, dpi=110)

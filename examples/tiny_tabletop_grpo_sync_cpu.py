@@ -28,7 +28,7 @@ def recipe() -> dict[str, Any]:
             "success_high": 0.9,
         },
         "scheduler": {"use": "sync"},
-        "train": {"learning_rate": 1e-3, "final_learning_rate": 0.05},
+        "train": {"learning_rate": 2e-3, "final_learning_rate": 0.05},
         "eval": {"episodes": 256},
-        "run": {"steps": 60, "device": "cpu"},
+        "run": {"steps": 80, "device": "cpu"},
     }
