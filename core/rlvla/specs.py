@@ -31,7 +31,9 @@ class Camera:
     width: int
     role: Role = "primary"
     orientation: Orientation = "upright"
-    """How the picture is turned against what a person standing before the scene would see."""
+    """Which way is up, against what a person standing before the scene would see."""
+    mirrored: bool = False
+    """Left and right are exchanged (a picture that was flipped, not only turned)."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class ActionPart:
     """``normalised`` (the simulator scales ``[low, high]`` itself), ``m``, ``rad``."""
     frame: Frame = "world"
     rotation: Rotation = "none"
+    scale: float | None = None
+    """What a value of 1 does, in m or rad, where ``unit`` is ``normalised``; None: not known."""
     closes_at: Literal["low", "high"] | None = None
     """Grippers only: which end of the range closes the fingers."""
 
@@ -199,7 +203,9 @@ class Start:
     """Where an episode starts: a task, and a stored initial state or a scene drawn from the seed."""
 
     task: int = 0
+    """Number in ``SimulatorSpec.tasks`` (not in a suite that they were chosen from)."""
     state: int | None = None
+    """Number of a stored initial state; None: the seed makes the scene."""
 
 
 @dataclass(frozen=True)

@@ -478,7 +478,7 @@ OTHERS = {
     "target_kl": ({}, 1e-3),
     "value_clip": ({}, 0.01),
     "value_learning_rate_scale": ({}, 2.0),
-    "value_weight": ({}, 1.0),
+    "value_weight": ({}, 0.5),
     "window": ({}, 4),
     "windows_per_step": ({}, 4),
 }

@@ -126,10 +126,10 @@ def test_an_ended_row_waits_for_its_reset(simulator: LiberoSimulator) -> None:
     push_the_button(simulator, 0)
     ended = copied(simulator.step(STILL, BOTH).observation)
     before = simulator.get_state([0])[0]
-    result = simulator.step(STILL, BOTH)
+    with pytest.raises(SimulatorError, match=r"rows \[0\] were stepped after their episode ended"):
+        simulator.step(STILL, BOTH)
+    result = simulator.step(STILL, np.array([False, True]))
     assert not result.valid[0].any()
-    assert not result.terminated[0].any()
-    assert not result.success[0]
     assert np.array_equal(result.observation.images["agentview"][0], ended.images["agentview"][0])
     assert np.array_equal(before["physics"], simulator.get_state([0])[0]["physics"])
     simulator.reset([0], [2], [Start(0, 1)])

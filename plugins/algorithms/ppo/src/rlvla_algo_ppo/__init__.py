@@ -39,7 +39,7 @@ class PpoConfig(options.PolicyOptions):
     """Episode ends that are followed by a value instead of nothing: step limits, success and failure too, none."""
     normalise_advantages: bool = True
     """Centre and scale advantages over all valid entries of the collected batch, over all ranks."""
-    value_weight: Annotated[float, Gt(0)] = 0.5
+    value_weight: Annotated[float, Gt(0)] = 1.0
     """Weight of the value loss."""
     value_clip: Annotated[float, Gt(0)] | None = None
     """Values that moved further than this from the collected ones stop learning, in reward units; None: no such bound."""

@@ -91,15 +91,15 @@ def describe(config: LiberoConfig) -> SimulatorSpec:
         raise ConfigError(problems)
     size = config.image_size
     return SimulatorSpec(
-        cameras=tuple(Camera(CAMERAS[role], size, size, role, "upright") for role in config.cameras),
+        cameras=tuple(Camera(CAMERAS[role], size, size, role, mirrored=True) for role in config.cameras),
         state=(
             StatePart("end_effector_position", 3, "m", "world"),
             StatePart("end_effector_rotation", 3, "rad", "world", "axis_angle"),
             StatePart("gripper_fingers", 2, "m", "joint"),
         ),
         action=(
-            ActionPart("position", 3, "delta", frame="world"),
-            ActionPart("rotation", 3, "delta", frame="world", rotation="axis_angle"),
+            ActionPart("position", 3, "delta", scale=0.05, frame="world"),
+            ActionPart("rotation", 3, "delta", scale=0.5, frame="world", rotation="axis_angle"),
             ActionPart("gripper", 1, "gripper", closes_at="high"),
         ),
         control_hz=20.0,

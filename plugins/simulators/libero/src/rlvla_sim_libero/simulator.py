@@ -33,6 +33,7 @@ class LiberoSimulator(Simulator):
     def __init__(self, config: LiberoConfig, rows: int) -> None:
         self.spec = describe(config)
         self._config = config
+        self._success_reward = config.success_reward
         startup.assets_folder()
         for task in range(len(self.spec.tasks)):
             self._bddl(task)
@@ -85,6 +86,8 @@ class LiberoSimulator(Simulator):
         active = [int(row) for row in np.flatnonzero(active_N)]
         if never := [row for row in active if self._condition[row] == _EMPTY]:
             raise ValueError(f"rows {never} are active but were never reset")
+        if over := [row for row in active if self._condition[row] != _RUNNING]:
+            raise SimulatorError(f"rows {over} were stepped after their episode ended: reset them first")
         if not np.isfinite(chunk_NHA[active_N]).all():
             broken = [row for row in active if not np.isfinite(chunk_NHA[row]).all()]
             raise ValueError(f"actions of rows {broken} are not finite (NaN or infinity): the policy diverged")
@@ -93,8 +96,7 @@ class LiberoSimulator(Simulator):
         success = np.zeros(self._rows, bool)
         frames: list[list[np.ndarray]] = [[] for _ in range(self._rows)]
         for row in active:
-            if self._condition[row] == _RUNNING:
-                self._run_chunk(row, chunk_NHA[row], reward, terminated, truncated, valid, success, frames[row])
+            self._run_chunk(row, chunk_NHA[row], reward, terminated, truncated, valid, success, frames[row])
         empty = np.zeros((0, *next(iter(self._images.values())).shape[1:]), np.uint8)
         video = [np.stack(taken) if taken else empty for taken in frames] if self._recorded else None
         return ChunkResult(self._observation(range(self._rows)), reward, terminated, truncated, valid, success, video)
@@ -163,7 +165,7 @@ class LiberoSimulator(Simulator):
             valid[row, index] = True
             if solved:
                 terminated[row, index] = success[row] = True
-                reward[row, index] = self._config.success_reward
+                reward[row, index] = self._success_reward
             elif self._steps[row] >= self.spec.max_episode_steps:
                 truncated[row, index] = True
             ended = solved or truncated[row, index]

@@ -1,7 +1,7 @@
 """Names, instructions and step limits of LIBERO's published tasks, without importing LIBERO.
 
 An instruction is the text that published policies were trained and evaluated with: the words of the task's name. (The
-``:language`` entry of 25 task files says it differently, for instance "akita black bowl".) ``tests/test_tasks.py``
+``:language`` entry of 27 task files says it differently, for instance "akita black bowl".) ``tests/test_tasks.py``
 compares all of it with the installed package.
 """
 

@@ -43,7 +43,7 @@ def describe(config: TabletopConfig) -> SimulatorSpec:
     return SimulatorSpec(
         cameras=(Camera("front", config.image_size, config.image_size),),
         state=(StatePart("hand_position", 3, "normalised"),),
-        action=(ActionPart("hand_delta", 3),),
+        action=(ActionPart("hand_delta", 3, scale=0.05),),
         control_hz=20.0,
         max_episode_steps=config.max_episode_steps,
         tasks=tuple(TaskSpec(f"push_{colour}", TEMPLATES[0].format(colour)) for colour in COLOURS),
