@@ -193,6 +193,8 @@ def test_rl_starts_from_cloned_weights(tmp_path, demos, caplog):
         run.train()
     assert "has no value head of this width: it starts fresh" in caplog.text
     cloned, started = weights(tmp_path / "bc"), weights(tmp_path / "run")
+    shutil.rmtree(tmp_path / "bc")
+    assert rlvla.load(tmp_path / "run", device="cpu").model.values is not None  # needs no other run
     assert {name for name in started if name not in cloned} == {"values.weight", "values.bias"}
     assert equal(cloned, started)
 

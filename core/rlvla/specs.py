@@ -147,6 +147,8 @@ class ModelSpec:
     """Its entropy depends on the weights, so an entropy bonus means something."""
     imitation: bool = False
     """``replay_of`` gives the log-probs of demonstrated actions."""
+    start: str | None = None
+    """Option that names weights to start from, all of which a checkpoint replaces: a saved policy does without them."""
     restrictions: tuple[str, ...] = ()
 
 

@@ -56,7 +56,12 @@ def describe(config: TinyConfig) -> ModelSpec:
             f"model.patch: got {config.patch}, wanted a divisor of model.image_size ({config.image_size})"
         )
     return ModelSpec(
-        horizon=config.horizon, tokens_per_action=None, cameras=config.cameras, state=False, imitation=True
+        horizon=config.horizon,
+        tokens_per_action=None,
+        cameras=config.cameras,
+        state=False,
+        imitation=True,
+        start="path",
     )
 
 
