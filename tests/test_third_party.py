@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,14 +22,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     place = tmp_path_factory.mktemp("third_party")
     assert ROOT not in place.parents
     sources = []
-    for package in ("line_world", "reinforce"):
+    for package in ("line_world", "reinforce", "gipo"):
         shutil.copytree(ROOT / "examples/third_party" / package, place / package)
         sources.append(str(place / package))
     options = ["install", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(place / "site")]
     subprocess.run([*PIP, *options, *sources], check=True)
+    shutil.copytree(place / "gipo" / "tests", place / "gipo_tests")
     for source in sources:
         shutil.rmtree(source)
-    return {**os.environ, "PYTHONPATH": str(place / "site")}
+    return {**os.environ, "PYTHONPATH": str(place / "site"), "GIPO_TESTS": str(place / "gipo_tests")}
 
 
 def run(environment: dict[str, str], *command: str) -> str:
@@ -41,7 +43,8 @@ def run(environment: dict[str, str], *command: str) -> str:
 
 def test_they_are_listed_with_their_state(installed: dict[str, str]) -> None:
     lines = {(one["kind"], one["name"]): one for one in json.loads(run(installed, "-m", "rlvla", "plugins", "--json"))}
-    for kind, name, distribution in (("sim", "line-world", "line-world"), ("algo", "reinforce", "reinforce")):
+    wanted = (("sim", "line-world", "line-world"), ("algo", "reinforce", "reinforce"), ("algo", "gipo", "gipo"))
+    for kind, name, distribution in wanted:
         found = lines[kind, name]
         assert (found["distribution"], found["version"], found["state"]) == (distribution, "1.0.0", "ok")
         assert found["summary"]
@@ -120,3 +123,33 @@ with rlvla.resume({str(tmp_path / "theirs")!r}, {{"run": {{"steps": 3}}}}) as ru
     run(installed, "-c", code)
     lines = [json.loads(line) for line in (tmp_path / "theirs" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "policy_version" in line] == [1, 2, 3]
+
+
+def test_the_tutorials_algorithm_passes_its_own_tests(installed: dict[str, str]) -> None:
+    text = run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", installed["GIPO_TESTS"])
+    assert " passed" in text
+    assert "failed" not in text
+
+
+def test_the_tutorials_algorithm_trains(installed: dict[str, str], tmp_path: Path) -> None:
+    code = f"""
+import rlvla
+with rlvla.build(sim={{"use": "line-world", "num_envs": 4}}, model="tiny", algo={{"use": "gipo", "window": 3}},
+                 run={{"directory": {str(tmp_path)!r}, "name": "gipo", "steps": 2, "slots": 2, "device": "cpu",
+                      "threads": 1, "without": ["display", "tensorboard"]}}) as run:
+    run.train()
+"""
+    run(installed, "-c", code)
+    last = json.loads((tmp_path / "gipo" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 < last["train/faded_fraction"] < 1
+
+
+def test_the_tutorial_shows_the_code_that_there_is() -> None:
+    """Every Python block of the tutorial stands in the package, line by line."""
+    folder = ROOT / "examples/third_party/gipo"
+    sources = "\n".join(file.read_text() for file in (*folder.rglob("src/**/*.py"), *folder.glob("tests/*.py")))
+    have = {line.strip() for line in sources.splitlines()}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "core/docs/tutorial-algorithm.md").read_text(), re.S)
+    assert len(blocks) >= 4
+    for line in "\n".join(blocks).splitlines():
+        assert not line.strip() or line.strip() == "..." or line.strip() in have, f"the tutorial shows {line.strip()!r}"

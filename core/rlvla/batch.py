@@ -112,7 +112,8 @@ class Evaluation(TensorClass["nocast"]):
 class Trajectories(TensorClass["nocast"]):
     """Finished units of one training step, in canonical (ticket) order; batch ``[U, T]``, padded where ``exists`` is false.
 
-    A window is one trajectory of ``spec.window`` chunks; a group is G trajectories with one ``group`` number.
+    A window is one trajectory of ``spec.window`` chunks; a group is G trajectories with one ``group`` number; a sample of a
+    demonstration is a trajectory of one chunk, of which ``valid`` alone says something.
     """
 
     exists: Tensor

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from rlvla import demonstration_header
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
 from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
@@ -35,7 +36,8 @@ class Specs:
     @property
     def samples_per_step(self) -> int:
         """Most samples (chunks) of a training step."""
-        of_unit = self.algo.window if self.algo.unit == "window" else self.algo.group_size * self.max_chunks
+        of_group = self.algo.group_size * self.max_chunks
+        of_unit = {"window": self.algo.window, "group": of_group, "demonstration": 1}[self.algo.unit]
         return self.units_per_step * of_unit
 
 
@@ -56,6 +58,11 @@ def check(config: RunConfig) -> Specs:
         raise ConfigError(problems)
     sim, model, algo, scheduler = found["sim"], found["model"], found["algo"], found["scheduler"]
     problems += _model_and_simulator(config, sim, model) + _model_and_algorithm(config, model, algo)
+    if not model.imitation and (taught := folders(config, algo)):
+        problems.append(
+            f"model: {config.model.name} cannot be taught demonstrated actions (its spec says imitation=False): leave out "
+            f"{' and '.join(taught)}"
+        )
     num_envs = environments(config.sim.config)
     if config.run.slots is not None and config.run.slots > num_envs:
         problems.append(
@@ -92,6 +99,32 @@ def check(config: RunConfig) -> Specs:
             "run.deterministic promises equal bits on the CPU only; on %s kernels may differ", config.run.device
         )
     return specs
+
+
+def folders(config: RunConfig, algo: AlgorithmSpec) -> dict[str, str]:
+    """Return the folders of demonstrations that a run trains on, by the option that names them."""
+    named = {"algo.path": algo.demonstrations, "train.demonstrations": config.train.demonstrations}
+    return {option: path for option, path in named.items() if path is not None}
+
+
+def check_demonstrations(config: RunConfig, specs: Specs) -> None:
+    """Look at the demonstrations that a run is about to train on. Who only evaluates or loads a policy needs none.
+
+    Raises:
+        ConfigError: with every reason why they cannot be used.
+    """
+    problems: list[str] = []
+    for option, path in folders(config, specs.algo).items():
+        try:
+            header = demonstration_header.read(path)
+        except ConfigError as error:
+            problems += [f"{option}: {problem}" for problem in error.problems]
+        else:
+            problems += [
+                f"{option}: {problem}" for problem in demonstration_header.misfits(path, header.spec, specs.sim)
+            ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _model_and_simulator(config: RunConfig, sim: SimulatorSpec, model: ModelSpec) -> list[str]:

@@ -63,6 +63,12 @@ class TrainConfig:
     warning names it (``train/generator_gap``); it should be rounding alone."""
     ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
     """Keep a running average of the weights with this decay for each optimizer step, for ``eval.weights``; None: none."""
+    demonstrations: str | None = None
+    """Folder of recorded demonstrations to imitate beside what the algorithm does; None: none."""
+    imitation_weight: Annotated[float, Ge(0)] = 0.1
+    """What the mean of ``-log prob`` of demonstrated actions (nats a log-prob entry) is multiplied by in the loss."""
+    imitation_batch: Annotated[int, Ge(1)] = 64
+    """Demonstration samples (chunks) in an optimizer step."""
     max_bad_steps: Annotated[int, Ge(1)] = 5
     """Optimizer steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops."""
 
@@ -226,6 +232,20 @@ def read_one(kind: type[T], data: Mapping[str, Any]) -> T:
         return TypeAdapter(kind).validate_python(dict(data))
     except ValidationError as error:
         raise ConfigError([_message(item, {}) for item in error.errors(include_url=False)]) from error
+
+
+def read_choice(kind: Kind, value: Any) -> Choice:
+    """Return one plugin with its checked config: ``value`` as in :func:`read`.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
+    plugin, options = choose(kind, value, None)
+    problems: list[str] = []
+    checked = _validate({kind: plugin.config}, {kind: options}, problems)
+    if problems:
+        raise ConfigError(problems)
+    return Choice(plugin, getattr(checked, kind))
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

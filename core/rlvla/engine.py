@@ -82,7 +82,9 @@ class Engine:
         self.trainer = self._handle(
             "trainer", TrainerActor(model, algorithm, config.train, seed=config.run.seed, steps=config.run.steps)
         )
-        kind: type[WindowFeed | GroupFeed] = WindowFeed if specs.algo.unit == "window" else GroupFeed
+        kind: type[WindowFeed | GroupFeed] = GroupFeed if specs.algo.unit == "group" else WindowFeed
+        self._plays = specs.algo.unit != "demonstration"
+        """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
         self._watch = Watch()
         self.graph = Graph(
             slots=self._slots,
@@ -93,7 +95,7 @@ class Engine:
             hooks=hooks,
             watch=self._watch,
             until=config.run.steps,
-            units_per_step=specs.units_per_step,
+            units_per_step=specs.units_per_step if self._plays else 0,
             periodic=self._periodic,
             video=self._training_video,
         )
@@ -139,7 +141,7 @@ class Engine:
         if resume_from is not None:
             self._live = await self._load(resume_from)
             self._resumed = resume_from
-        if simulators and not self._slots:
+        if simulators and self._plays and not self._slots:
             self._slots += self._make_slots(self.specs.slots, "sim")
             await self._ready(self._slots)
             if any(self._live):
@@ -339,7 +341,7 @@ class Engine:
         state = checkpoint.read_state(place)
         live: list[bool] = state["graph"]["live"]
         await self.trainer.call("load", place, state["trainer"])
-        if len(live) != self.specs.num_envs:
+        if self._plays and len(live) != self.specs.num_envs:
             log.warning(
                 "%s had %d environments, now %d: live episodes start again", place, len(live), self.specs.num_envs
             )

@@ -68,6 +68,16 @@ class Model(nn.Module, ABC):
     def evaluate(self, inputs: TensorDict, replay: TensorDict) -> Evaluation:
         """Return log-probs, entropy and values of chunks chosen earlier, with gradients."""
 
+    def replay_of(self, inputs: TensorDict, actions: Tensor) -> TensorDict:
+        """Return the replay under which :meth:`evaluate` gives the log-probs of given actions; needs ``spec.imitation``.
+
+        Args:
+            inputs: of :meth:`preprocess`.
+            actions: float32 ``[N, H, A]`` in the simulator's units, from a demonstration; what the policy cannot produce
+                exactly becomes the nearest that it can.
+        """
+        raise TypeError(f"{type(self).__name__} cannot be taught actions: its spec says imitation=False")
+
     def value(self, inputs: TensorDict) -> Tensor:
         """Return ``[N, V]`` values without choosing an action; cheap where the network allows it."""
         raise TypeError(f"{type(self).__name__} has no value head")

@@ -19,6 +19,10 @@ _GIB = 2.0**30
 def cost_line(engine: Engine) -> str:
     """Return one paragraph. Runs a chunk in every environment and a gradient on it; changes neither weights nor episodes."""
     specs, run = engine.specs, engine.config.run
+    if specs.algo.unit == "demonstration":
+        remaining, size = run.steps - engine.graph.steps_done, specs.algo.minibatch_size or specs.units_per_step
+        of = f"{specs.units_per_step} demonstrated chunks, {-(-specs.units_per_step // size)} optimizer steps each"
+        return f"{remaining} steps of {of}; nothing is rolled out\n{_memory(engine)}"
     rollout_s, train_s = engine.wait(_trial(engine))
     remaining = run.steps - engine.graph.steps_done
     trajectories = specs.units_per_step * specs.algo.group_size

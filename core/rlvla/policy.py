@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ def load(path: str | Path, device: str = "auto") -> Policy:
     place = checkpoint.find(path)
     config = configs.read(configs.read_file(place / "config.yaml"))
     specs = check(config)
-    model = make_model(config.model, specs, config.run.seed, device_of(device))
+    choice, start = config.model, specs.model.start
+    if start is not None:
+        choice = replace(choice, config=replace(choice.config, **{start: None}))
+    model = make_model(choice, specs, config.run.seed, device_of(device))
     model.load(place / "model")
     return Policy(model, specs.sim, seed=config.run.seed, place=place)
 

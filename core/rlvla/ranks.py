@@ -14,6 +14,11 @@ def world() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def rank() -> int:
+    """Return the number of this rank, from 0."""
+    return dist.get_rank() if world() > 1 else 0
+
+
 def add_up(tensors: Iterable[Tensor]) -> None:
     """Replace each tensor by its sum over all ranks."""
     if world() > 1:

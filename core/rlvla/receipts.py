@@ -57,7 +57,7 @@ class UnitReport:
     """A finished unit."""
 
     ticket: int
-    kind: Literal["window", "group"]
+    kind: Literal["window", "group", "demonstration"]
     members: tuple[Member, ...]
     """Rollouts of a group; empty for a window."""
     oldest_version: int

@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rlvla import checkpoint, configs, versions
-from rlvla.checks import Specs, check
+from rlvla.checks import Specs, check, check_demonstrations
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
 from rlvla.hooks import Hooks
@@ -137,6 +137,8 @@ class Run:
     def __init__(self, config: RunConfig, *, listeners: Sequence[object] = (), resume_from: Path | None = None) -> None:
         self.config = config
         self.specs: Specs = check(config)
+        if resume_from is None:
+            check_demonstrations(config, self.specs)
         self.hooks = Hooks(config.run, listeners, [getattr(config, kind).plugin for kind in GROUPS])
         self.directory = Path(config.run.directory).expanduser() / (config.run.name or self._default_name())
         self._resume_from = resume_from
@@ -159,6 +161,7 @@ class Run:
             RlvlaError: what went wrong; a checkpoint was saved before.
             KeyboardInterrupt: Ctrl-C; a checkpoint was saved before.
         """
+        check_demonstrations(self.config, self.specs)
         engine = self._started()
         until = steps or self.config.run.steps
         if engine.graph.steps_done >= until:

@@ -116,6 +116,16 @@ class Simulator(ABC):
         """Continue saved episodes in ``rows``; returns their observation."""
         raise TypeError(f"{type(self).__name__} cannot restore live episodes: its spec says restorable=False")
 
+    def expert(self, rows: Sequence[int], horizon: int) -> Array:
+        """Return the next ``horizon`` actions of a scripted expert in live ``rows``; needs ``spec.expert``.
+
+        The expert may know what no camera shows. It decides from the present state alone, so it takes over from anybody.
+
+        Returns:
+            float32 ``[n, horizon, A]``, within the bounds of ``spec.action``.
+        """
+        raise TypeError(f"{type(self).__name__} has no scripted expert: its spec says expert=False")
+
     def versions(self) -> dict[str, str]:
         """Return what changes its numbers (packages, renderer, driver), for the run's manifest."""
         return {}

@@ -14,7 +14,7 @@ from typing import Literal
 
 CreditLevel = Literal["chunk", "action"]
 RatioLevel = Literal["chunk", "action", "token"]
-UnitKind = Literal["window", "group"]
+UnitKind = Literal["window", "group", "demonstration"]
 
 Role = Literal["primary", "secondary", "wrist", "wrist_left", "wrist_right"]
 Orientation = Literal["upright", "upside_down", "rotated_180"]
@@ -110,6 +110,8 @@ class SimulatorSpec:
     """``get_state`` / ``set_state`` bring a live episode back exactly."""
     seeded_starts: bool = True
     """Different seeds of one task start from different scenes."""
+    expert: bool = False
+    """``expert`` gives the next actions of a scripted expert."""
     max_instruction_bytes: int = 256
     """Longest instruction in UTF-8 bytes; fixes the width of the tensor that carries it."""
     notes: tuple[str, ...] = ()
@@ -143,6 +145,10 @@ class ModelSpec:
     """Levels at which it can have a value head; empty: none."""
     entropy: bool = True
     """Its entropy depends on the weights, so an entropy bonus means something."""
+    imitation: bool = False
+    """``replay_of`` gives the log-probs of demonstrated actions."""
+    start: str | None = None
+    """Option that names weights to start from, all of which a checkpoint replaces: a saved policy does without them."""
     restrictions: tuple[str, ...] = ()
 
 
@@ -158,7 +164,9 @@ class AlgorithmSpec:
     values: bool
     """Needs a value head (of ``credit_level`` width)."""
     units_per_step: int | None = None
-    """Units that one training step consumes; None: one for each environment."""
+    """Units that one training step consumes; None: one for each environment (unit ``demonstration``: always a number)."""
+    demonstrations: str | None = None
+    """Folder of recorded demonstrations that the units come from (unit ``demonstration``: nothing is rolled out)."""
     window: int = 1
     """Chunk steps in a window (unit ``window``)."""
     group_size: int = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 
 from rlvla.configs import RunConfig
@@ -14,8 +15,12 @@ _PACKAGES = ("rlvla", "torch", "tensordict", "numpy", "gymnasium", "transformers
 
 def packages(config: RunConfig) -> dict[str, str]:
     """Return Python's, the platform's, and the versions of installed packages and chosen plugins."""
+    return installed([getattr(config, kind).plugin.distribution for kind in GROUPS])
+
+
+def installed(plugins: Sequence[str]) -> dict[str, str]:
+    """Return Python's, the platform's, and the versions of installed packages and these distributions."""
     found = {"python": sys.version.partition(" ")[0], "platform": platform.platform()}
-    plugins = [getattr(config, kind).plugin.distribution for kind in GROUPS]
     for name in (*_PACKAGES, *plugins):
         try:
             found[name] = metadata.version(name)

@@ -22,8 +22,9 @@ from torch import Tensor
 from rlvla import ranks
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Assembled, Assembly, Entry
-from rlvla.batch import Action, ObservationBatch, Outcome
+from rlvla.batch import Action, Loss, ObservationBatch, Outcome
 from rlvla.configs import TrainConfig
+from rlvla.imitation import Teacher
 from rlvla.metrics import Sums
 from rlvla.model import Model
 from rlvla.optimizer import Optimizer
@@ -53,6 +54,7 @@ class TrainerActor:
         self._assembly = Assembly()
         self._device = next(model.parameters()).device
         self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
+        self._teachers: dict[str, Teacher] = {}
         self._reference: Model | None = None
         if algorithm.spec.reference and model.reference() is None:
             self._reference = copy.deepcopy(model).eval().requires_grad_(False)
@@ -86,11 +88,14 @@ class TrainerActor:
         """
         began = time.perf_counter()
         metrics: dict[str, float] = {}
-        if tickets:
+        spec = self.algorithm.spec
+        if tickets or spec.unit == "demonstration":
             self.algorithm.progress(step, self.steps)
             self._optimizer.begin_step(step, self.steps)
-            spec = self.algorithm.spec
-            data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
+            if spec.unit == "demonstration":
+                data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
+            else:
+                data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
             self._fill(data)
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
@@ -143,6 +148,33 @@ class TrainerActor:
                 inputs = model.preprocess(observations)
             return model.evaluate(inputs, replay.to(self._device))
 
+    # ---- demonstrations -----------------------------------------------------------------------------------------
+
+    def _taught_by(self, path: str | None) -> Teacher:
+        """Return a folder's samples; opened at their first use, since whoever only evaluates has no need of them."""
+        assert path is not None, "an algorithm whose unit is demonstration names their folder in its spec"
+        if path not in self._teachers:
+            self._teachers[path] = Teacher(path, self.model, self._seed)
+        return self._teachers[path]
+
+    def _imitate(self, key: tuple[int, ...], sums: Sums) -> None:
+        """Add the gradient of ``imitation_weight`` x the mean of ``-log prob`` of a minibatch of demonstrations."""
+        config = self.config
+        if config.demonstrations is None:
+            return
+        data = self._taught_by(config.demonstrations).minibatch(config.imitation_batch, *key)
+        valid_SH1 = data.trajectories.valid[:, 0, :, None].to(self._device)
+        entries = (valid_SH1.sum() * data.trajectories.logp.shape[-1]).double()
+        ranks.add_up([entries])
+        for part in self._micro_batches(data, torch.arange(len(valid_SH1))):
+            logp_SHK = self._evaluate(self.model, data.observations[part], data.replay[part]).logp.float()
+            mask_SHK = valid_SH1[part].expand(logp_SHK.shape)
+            total = torch.where(mask_SHK, -logp_SHK, 0.0).double().sum()
+            loss = Loss((config.imitation_weight * total / entries.clamp(min=1.0)).float())
+            loss.metrics["imitation_nll"] = (total.detach(), mask_SHK.sum())
+            loss.total.backward()
+            sums.count(loss)
+
     # ---- passes -------------------------------------------------------------------------------------------------
 
     def _passes(self, data: Assembled, batch: TensorDict, step: int) -> dict[str, float]:
@@ -156,7 +188,7 @@ class TrainerActor:
             this_pass = Sums()
             for place in range(minibatches):  # a rank that has no samples left still takes part in the sums
                 chosen = order[place * size : (place + 1) * size]
-                self._optimizer_step(data, batch, chosen, this_pass, first=number == place == 0)
+                self._optimizer_step(data, batch, chosen, (step, number, place), this_pass)
             this_pass.add_up_over_ranks()
             whole.add(this_pass)
             if self.algorithm.stop(this_pass.means()):
@@ -164,8 +196,9 @@ class TrainerActor:
         return {f"train/{name}": value for name, value in whole.means().items()} | {"train/passes": float(number + 1)}
 
     def _optimizer_step(
-        self, data: Assembled, batch: TensorDict, chosen: Tensor, sums: Sums, *, first: bool = False
+        self, data: Assembled, batch: TensorDict, chosen: Tensor, key: tuple[int, int, int], sums: Sums
     ) -> None:
+        """Take one step on the ``chosen`` samples; ``key`` is (training step, pass, place in the pass)."""
         self._optimizer.zero()
         denominators = {name: one.to(self._device) for name, one in self.algorithm.denominators(batch[chosen]).items()}
         ranks.add_up(denominators[name] for name in sorted(denominators))
@@ -174,8 +207,9 @@ class TrainerActor:
             loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
             loss.total.backward()
             sums.count(loss)
-            if first:
+            if key[1:] == (0, 0) and self.algorithm.spec.unit != "demonstration":
                 self._compare(data, part, evaluation.logp, sums)
+        self._imitate(key, sums)
         norm = self._optimizer.update()
         if math.isnan(norm):
             sums.total("bad_steps", 1.0 / ranks.world())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "train": "train a policy: rlvla train [recipe.yaml|recipe.py] --sim NAME --model NAME ... | --resume PATH",
     "eval": "measure the success of a checkpoint: rlvla eval PATH",
+    "record": "record demonstrations of a simulator's scripted expert: rlvla record --sim NAME --path FOLDER",
     "plugins": "list installed plugins and what is wrong with them",
     "doctor": "check this machine and its simulators, with one rendered picture each",
 }

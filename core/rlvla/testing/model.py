@@ -171,6 +171,24 @@ class ModelConformance(Conformance):
                         "value() differs from act",
                     )
 
+    def test_own_actions_can_be_imitated(self) -> None:
+        """``replay_of`` of a chunk that the model chose gives the log-probs that it was chosen with."""
+        model, observation = self.model(), self.observation()
+        inputs, action = model.preprocess(observation), self.acted(model, observation, self.noise())
+        if not model.spec.imitation:
+            try:
+                model.replay_of(inputs, action.actions)
+            except TypeError:
+                return
+            raise AssertionError("replay_of() answers though the spec says imitation=False")
+        with torch.no_grad():
+            evaluation = model.evaluate(inputs, model.replay_of(inputs, action.actions))
+        near(evaluation.logp, action.logp, self.tolerance, "the model's own actions come back as other ones")
+        outside = 10 * torch.ones_like(action.actions)
+        with torch.no_grad():
+            logp = model.evaluate(inputs, model.replay_of(inputs, outside)).logp
+        assert torch.isfinite(logp).all(), "actions out of bounds have log-probs that are not finite: take the nearest"
+
     def test_log_probs_are_log_probs(self) -> None:
         """Log-probs are finite fp32, and entropies are finite."""
         model, observation = self.model(), self.observation()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import rlvla
+from rlvla.demonstrations import record
 from rlvla.errors import RlvlaError
 from rlvla.run import Run
 from rlvla.testing.suite import Conformance, check
@@ -143,6 +144,21 @@ class SchedulerConformance(Conformance):
                 raise AssertionError("a simulator raised and the run went on")
             assert isinstance(heard.errors[0], RlvlaError)
             assert list((directory / "checkpoints").glob("step_*/state.json")), "nothing was saved when the run failed"
+
+    def test_demonstrations_need_no_rollout(self) -> None:
+        """Where an algorithm has nothing to roll out, each step trains on what the trainer draws, and the end is saved."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "demonstrations")
+            record(sim={"use": "fake", "num_envs": 4}, episodes=6, path=path)
+            algo = {"use": "bc", "path": path, "minibatch_size": 8, "minibatches_per_step": 2}
+            changed = type("Changed", (type(self),), {"algorithms": {"demonstrations": algo}})
+            with changed().run("demonstrations") as (run, heard):
+                run.train()
+                assert heard.steps == list(range(1, self.steps + 1)), f"on_step heard {heard.steps}"
+                assert [one["train/samples"] for one in heard.metrics] == [16.0] * self.steps
+                assert heard.metrics[-1]["env_steps"] == 0, "something was rolled out"
+                last = run.directory / "checkpoints" / f"step_{self.steps:06d}" / "state.json"
+                assert last.is_file(), "the end is not saved"
 
     def test_stops_when_asked(self) -> None:
         """``graph.stopping`` ends the run after the step at hand, with a checkpoint."""

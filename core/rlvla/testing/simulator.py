@@ -29,6 +29,9 @@ class SimulatorConformance(Conformance):
     ends_by_itself: ClassVar[bool] = True
     """Random actions end some episode, or the step limit does, within ``end_chunks`` chunks."""
     end_chunks: ClassVar[int] = 60
+    expert_success: ClassVar[float] = 0.9
+    """Part of ``expert_episodes`` episodes that a scripted expert solves, where the spec says that there is one."""
+    expert_episodes: ClassVar[int] = 12
     _made: ClassVar[dict[str, Simulator]] = {}
 
     # --- how a simulator is run ---
@@ -340,6 +343,53 @@ class SimulatorConformance(Conformance):
         assert (on_host(onward.reward)[rows] == on_host(again.reward)[rows]).all(), (
             "a restored episode is rewarded differently"
         )
+
+    def test_the_expert_solves_the_tasks(self) -> None:
+        """A scripted expert gives actions within the bounds which, stepped like a policy's, solve most episodes."""
+        simulator = self.simulator()
+        if not simulator.spec.expert:
+            skip("the spec says expert=False")
+        low, high = bounds(simulator.spec)
+        rounds = -(-self.expert_episodes // self.rows)
+        solved = 0
+        for number in range(rounds):
+            rows = list(range(self.rows))
+            starts = [self.start(simulator, number * self.rows + row) for row in rows]
+            simulator.reset(rows, [1000 + number * self.rows + row for row in rows], starts)
+            active = self.all_active()
+            for _ in range(-(-simulator.spec.max_episode_steps // self.horizon)):
+                live = [int(row) for row in np.flatnonzero(active)]
+                some = on_host(simulator.expert(live, self.horizon))
+                wanted = (len(live), self.horizon, len(low))
+                assert some.shape == wanted and some.dtype == np.float32, (
+                    f"expert gave {some.dtype} {some.shape}, wanted float32 {wanted}"
+                )
+                assert (some >= low - 1e-6).all() and (some <= high + 1e-6).all(), (
+                    "the expert leaves the action's bounds"
+                )
+                chunk = np.zeros((self.rows, *wanted[1:]), np.float32)
+                chunk[live] = some
+                result = simulator.step(chunk, active)
+                solved += int(on_host(result.success).sum())
+                active &= ~ended(result)
+                if not active.any():
+                    break
+        wanted_solved = self.expert_success * rounds * self.rows
+        assert solved >= wanted_solved, (
+            f"the expert solved {solved} of {rounds * self.rows} episodes, expert_success asks for {wanted_solved:g}"
+        )
+
+    def test_an_expert_that_is_not_there_says_so(self) -> None:
+        """Without ``spec.expert``, asking for its actions is a TypeError."""
+        simulator = self.simulator()
+        if simulator.spec.expert:
+            skip("the spec says expert=True")
+        self.reset_all(simulator)
+        try:
+            simulator.expert([0], self.horizon)
+        except TypeError:
+            return
+        raise AssertionError("expert() answers though the spec says expert=False")
 
 
 def bounds(spec: SimulatorSpec) -> tuple[np.ndarray, np.ndarray]:

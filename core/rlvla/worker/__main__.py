@@ -109,6 +109,8 @@ class _Server:
                 left = iter(arrays)
                 states = [{name: next(left) for name in names} for names in message["names"]]
                 self._put(self.host.set_state(message["rows"], states), message["rows"])
+            case "expert":
+                return {}, [on_host(self.host.expert(message["rows"], message["horizon"]))]
             case "close":
                 self.host.close()
             case other:

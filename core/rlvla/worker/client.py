@@ -153,6 +153,10 @@ class SubprocessSimulator:
         self._call({"op": "set_state", "rows": list(rows), "names": [list(one) for one in states]}, arrays)
         return self._observation(list(rows))
 
+    def expert(self, rows: Sequence[int], horizon: int) -> np.ndarray:
+        _, arrays = self._call({"op": "expert", "rows": [int(row) for row in rows], "horizon": horizon})
+        return arrays[0]
+
     def versions(self) -> dict[str, str]:
         return self._versions
 

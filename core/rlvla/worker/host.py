@@ -76,6 +76,10 @@ class Host:
         """Continue saved episodes."""
         return self.simulator.set_state(rows, states)
 
+    def expert(self, rows: Sequence[int], horizon: int) -> Any:
+        """Return the next actions of the scripted expert."""
+        return self.simulator.expert(rows, horizon)
+
     def versions(self) -> dict[str, str]:
         """Return what changes the simulator's numbers."""
         return self.simulator.versions()

@@ -1,9 +1,10 @@
-"""What a worker process and its owner say to each other, version 1.
+"""What a worker process and its owner say to each other, version 2.
 
 Messages are JSON objects behind a 4-byte length, over a socket pair. Everything of fixed shape (pictures, states,
 actions, rewards, flags) lies in one anonymous shared file that the worker makes once it knows its simulator; its
 descriptor travels over the socket, so nothing is left behind however either side ends. A message is some hundred
-bytes, whatever the size of the pictures. Saved episodes, of any shape and rare, travel behind their message as bytes.
+bytes, whatever the size of the pictures. Saved episodes and an expert's actions, of any shape and rare, travel behind
+their message as bytes.
 
 ==========  ======================================================  =======================================
 request     with                                                    answer
@@ -14,6 +15,7 @@ step        (chunk and active rows lie in the shared file)          ok: seconds,
 video       row, path (of the episode that starts next there)       ok
 get_state   rows                                                    ok + arrays
 set_state   rows + arrays                                           ok
+expert      rows, horizon                                           ok + array
 close                                                               ok, then the process ends
 ==========  ======================================================  =======================================
 
@@ -35,7 +37,7 @@ import numpy as np
 
 from rlvla.specs import SimulatorSpec
 
-VERSION = 1
+VERSION = 2
 _HEADER = struct.Struct("!I")
 _ALIGNMENT = 64
 Layout = dict[str, tuple[str, tuple[int, ...], int]]

@@ -60,6 +60,7 @@ def describe_simulator(config: FakeSimConfig) -> SimulatorSpec:
         device="gpu" if config.batched else "cpu",
         in_process=config.batched,
         restorable=True,
+        expert=True,
         max_instruction_bytes=16,
     )
 
@@ -83,7 +84,7 @@ class FakeModelConfig:
 
 def describe_model(config: FakeModelConfig) -> ModelSpec:
     """Return what the policy needs and gives."""
-    return ModelSpec(horizon=config.horizon, tokens_per_action=None, cameras=(), state=False)
+    return ModelSpec(horizon=config.horizon, tokens_per_action=None, cameras=(), state=False, imitation=True)
 
 
 model_plugin: rlvla.Plugin[FakeModelConfig, FakeModel] = rlvla.Plugin(

@@ -149,6 +149,14 @@ class FakeSimulator(Simulator):
                 getattr(self, name)[row] = value
         return self._observe(list(rows))
 
+    def expert(self, rows: Sequence[int], horizon: int) -> Any:
+        place_n, goal_n = self._place[rows].copy(), self._goal[rows]
+        chunk_nHA = np.zeros((len(place_n), horizon, 2), np.float32)
+        for action in range(horizon):
+            chunk_nHA[:, action, 0] = np.clip((goal_n - place_n) / STEP, -1, 1)
+            place_n += STEP * chunk_nHA[:, action, 0]
+        return chunk_nHA
+
     def close(self) -> None:
         pass
 

@@ -25,7 +25,8 @@ class TinyConfig:
     """A small vision-language policy with discrete action tokens, trainable from scratch."""
 
     path: str | None = None
-    """Folder with saved weights to start from; None: fresh ones."""
+    """Folder with saved weights to start from, for instance ``model`` in a checkpoint; None: fresh ones. A value head that
+    is not there, or of another width, starts fresh."""
     cameras: tuple[Role, ...] = ("primary",)
     """Roles of the pictures it looks at."""
     horizon: Annotated[int, Ge(1), Le(64)] = 4
@@ -54,7 +55,14 @@ def describe(config: TinyConfig) -> ModelSpec:
         raise ConfigError(
             f"model.patch: got {config.patch}, wanted a divisor of model.image_size ({config.image_size})"
         )
-    return ModelSpec(horizon=config.horizon, tokens_per_action=None, cameras=config.cameras, state=False)
+    return ModelSpec(
+        horizon=config.horizon,
+        tokens_per_action=None,
+        cameras=config.cameras,
+        state=False,
+        imitation=True,
+        start="path",
+    )
 
 
 plugin: rlvla.Plugin[TinyConfig, TinyModel] = rlvla.Plugin(

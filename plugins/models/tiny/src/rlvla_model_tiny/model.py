@@ -7,6 +7,7 @@ each), B bins, V values.
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,7 @@ from rlvla.noise import Noise
 from rlvla.specs import AlgorithmSpec, SimulatorSpec
 from rlvla_model_tiny import TinyConfig, describe
 
+log = logging.getLogger(__name__)
 _WORDS = 512
 """Buckets that words are hashed into; 0 is no word."""
 _MAX_WORDS = 32
@@ -77,7 +79,7 @@ class TinyModel(Model):
         self._codes: dict[str, list[int]] = {}
         self._initialise(generator)
         if config.path is not None:
-            self.load(Path(config.path).expanduser())
+            self._load(Path(config.path).expanduser(), fresh_values=True)
 
     def _initialise(self, generator: torch.Generator) -> None:
         for module in self.modules():
@@ -176,6 +178,10 @@ class TinyModel(Model):
             batch_size=[len(features)],
         )
 
+    def replay_of(self, inputs: TensorDict, actions: Tensor) -> TensorDict:
+        distance_NHAB = (actions.to(self._bin_AB.device)[..., None] - self._bin_AB).abs()
+        return TensorDict({"tokens": distance_NHAB.argmin(-1)}, batch_size=[len(actions)])
+
     def value(self, inputs: TensorDict) -> Tensor:
         return self._value(self._features(inputs))
 
@@ -199,6 +205,10 @@ class TinyModel(Model):
         return {name: list(tensor.shape) for name, tensor in self.state_dict().items()}
 
     def load(self, directory: Path) -> None:
+        self._load(directory, fresh_values=False)
+
+    def _load(self, directory: Path, fresh_values: bool) -> None:
+        """Read saved weights; ``fresh_values``: a value head that is not there, or of another width, stays as it is."""
         if not (directory / "config.json").is_file():
             raise CheckpointError(
                 f"{directory} holds no config.json; wanted a folder that a tiny model was saved in (model.path)"
@@ -206,7 +216,14 @@ class TinyModel(Model):
         header: dict[str, Any] = json.loads((directory / "config.json").read_text())
         if header.get("model_type") != "rlvla-tiny":
             raise CheckpointError(f"{directory} holds a {header.get('model_type')!r} model, wanted 'rlvla-tiny'")
-        mine, theirs = self._shapes(), header["shapes"]
+        mine, theirs, weights = self._shapes(), header["shapes"], load_file(directory / "model.safetensors")
+        fresh = {name for name in {*mine, *theirs} if name.startswith("values.") and mine.get(name) != theirs.get(name)}
+        if fresh and fresh_values:
+            if self.values is not None:
+                log.warning("%s has no value head of this width: it starts fresh", directory)
+            mine, theirs, weights = (
+                {name: one for name, one in some.items() if name not in fresh} for some in (mine, theirs, weights)
+            )
         if mine != theirs:
             differing = [
                 f"{name}: {theirs.get(name, 'missing')} there, {mine.get(name, 'unexpected')} here"
@@ -216,4 +233,4 @@ class TinyModel(Model):
             raise CheckpointError(
                 f"{directory} was saved with other settings, simulator or value head: {'; '.join(differing)}"
             )
-        self.load_state_dict(load_file(directory / "model.safetensors"))
+        self.load_state_dict({**self.state_dict(), **weights})

@@ -48,6 +48,7 @@ def describe(config: TabletopConfig) -> SimulatorSpec:
         max_episode_steps=config.max_episode_steps,
         tasks=tuple(TaskSpec(f"push_{colour}", TEMPLATES[0].format(colour)) for colour in COLOURS),
         restorable=True,
+        expert=True,
         max_instruction_bytes=max(len(text.format(colour)) for text in TEMPLATES for colour in COLOURS),
     )
 

@@ -23,9 +23,8 @@ from rlvla.errors import SimulatorError
 from rlvla.simulator import ChunkResult, Observation, Simulator
 from rlvla.specs import Start
 from rlvla_sim_tabletop import COLOURS, TEMPLATES, TabletopConfig, describe
+from rlvla_sim_tabletop.expert import STEP_M, pushes
 
-STEP_M = 0.05
-"""Largest displacement of the hand's target along an axis in one env step, in metres."""
 SUBSTEPS = 5
 MOVED_M = 0.025
 """A block counts as moved beyond this displacement, in metres."""
@@ -231,6 +230,15 @@ class TabletopSimulator(Simulator):
             mujoco.mj_camlight(self._model, self._data[row])
             self._render(row)
         return self._observe(list(rows))
+
+    def expert(self, rows: Sequence[int], horizon: int) -> np.ndarray:
+        chunk_nHA = np.empty((len(rows), horizon, 3), np.float32)
+        for place, row in enumerate(rows):
+            data = self._data[row]
+            chunk_nHA[place] = pushes(
+                data.qpos[:3], data.ctrl[:3], data.xpos[self._blocks, :2], self._rows[row].goal, horizon
+            )
+        return chunk_nHA
 
     def versions(self) -> dict[str, str]:
         return {"mujoco": mujoco.__version__, "MUJOCO_GL": os.environ["MUJOCO_GL"]}

@@ -1,0 +1,84 @@
+"""Recipes are runs: each is checked as `rlvla train` would, and the benchmark's cells are what they say."""
+
+import importlib.util
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from rlvla import configs
+from rlvla.checks import check
+from rlvla.run import merged
+
+ROOT = Path(__file__).parents[1]
+RECIPES = sorted(ROOT.glob("examples/tiny_tabletop_*.py"))
+
+
+def benchmark():
+    spec = importlib.util.spec_from_file_location("learning_tabletop", ROOT / "benchmarks/learning_tabletop.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+def test_a_recipe_fits_together(file):
+    config = configs.read(configs.read_file(file))
+    check(config)
+    for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
+        assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
+
+
+def test_cells_of_the_learning_benchmark_fit_and_differ():
+    module = benchmark()
+    seen = []
+    for name, (example, changes) in module.CELLS.items():
+        recipe = runpy.run_path(str(ROOT / "examples" / example))["recipe"]()
+        for change in changes:
+            recipe = merged(recipe, change)
+        config = configs.read(recipe)
+        specs = check(config)
+        assert config.algo.name == name.partition("-")[0]
+        if name != "bc":
+            assert specs.algo.ratio_level == name.split("-")[1]
+            assert specs.algo.credit_level == ("action" if name.endswith("credit-action") else "chunk")
+        assert config.to_dict() not in seen
+        seen.append(config.to_dict())
+
+
+def test_the_token_recipe_is_the_benchmarks_cell():
+    module = benchmark()
+    _, changes = module.CELLS["ppo-token"]
+    recipe = runpy.run_path(str(ROOT / "examples/tiny_tabletop_ppo_sync_cpu.py"))["recipe"]()
+    for change in changes:
+        recipe = merged(recipe, change)
+    shown = runpy.run_path(str(ROOT / "examples/tiny_tabletop_ppo_token_sync_cpu.py"))["recipe"]()
+    del recipe["algo"]["target_kl"]  # of a chunk; never reached by a token
+    assert recipe == shown
+
+
+def test_a_run_is_claimed_once(tmp_path):
+    module = benchmark()
+    file = tmp_path / "results.json"
+    assert module.claim(file, "bc", 0)
+    assert not module.claim(file, "bc", 0)
+    with module.locked(file) as results:
+        results["runs"]["bc/0"] = {"pid": 2**22 + 1}  # of a process that is no more
+    assert module.claim(file, "bc", 0)
+    with module.locked(file) as results:
+        results["runs"]["bc/0"] = {"success": 0.5}
+    assert not module.claim(file, "bc", 0)
+
+
+def test_table_and_curves_say_what_was_not_run(tmp_path):
+    pytest.importorskip("matplotlib")
+    module = benchmark()
+    file = tmp_path / "results.json"
+    curve = [[1, 100.0, 0.5, 0.1], [2, 200.0, 1.0, 0.3]]
+    one = {"success": 0.95, "steps": 120, "env_steps": 200.0, "cpu_seconds": 60.0, "curve": curve}
+    file.write_text(json.dumps({"machine": "2-core x86-64 CPU", "runs": {"ppo-chunk/1": one, "bc/0": {"pid": 1}}}))
+    text = module.render(file)
+    assert "| ppo-chunk | not run | 0.950 | not run | 0.95 | 0 k | 120 | 60 |" in text
+    assert "| bc | not run | not run | not run |" in text
+    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
