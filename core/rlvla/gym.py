@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge
 
+from rlvla.arrays import empty_result
 from rlvla.configs import config as config_class
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.plugin import Plugin, load_object
@@ -212,15 +213,7 @@ class GymSimulator(Simulator):
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         rows, horizon = chunk_NHA.shape[:2]
-        result = ChunkResult(
-            observation=Observation({}, np.zeros(0), []),
-            reward=np.zeros((rows, horizon), np.float32),
-            terminated=np.zeros((rows, horizon), bool),
-            truncated=np.zeros((rows, horizon), bool),
-            valid=np.zeros((rows, horizon), bool),
-            success=np.zeros(rows, bool),
-            frames=[[] for _ in range(rows)] if self._recorded else None,
-        )
+        result = empty_result(rows, horizon, video=bool(self._recorded))
         for row in np.flatnonzero(active_N):
             self._step_row(int(row), chunk_NHA[row], result)
         result.observation = self._observe(range(rows))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlvla.arrays import empty_result
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
 from rlvla.simulator import ChunkResult, Observation, Simulator
@@ -57,15 +58,7 @@ class FakeSimulator(Simulator):
         fault = self._fault()
         chunk_NHA = np.asarray(chunk_NHA)
         rows, horizon = chunk_NHA.shape[:2]
-        result = ChunkResult(
-            observation=Observation({}, np.zeros(0), []),
-            reward=np.zeros((rows, horizon), np.float32),
-            terminated=np.zeros((rows, horizon), bool),
-            truncated=np.zeros((rows, horizon), bool),
-            valid=np.zeros((rows, horizon), bool),
-            success=np.zeros(rows, bool),
-            frames=[[] for _ in range(rows)] if self._recorded else None,
-        )
+        result = empty_result(rows, horizon, video=bool(self._recorded))
         for row in np.flatnonzero(np.asarray(active_N)):
             self._step_row(int(row), chunk_NHA[row], result)
         if fault == "nan":

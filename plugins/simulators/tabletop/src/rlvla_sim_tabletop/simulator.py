@@ -19,6 +19,7 @@ os.environ.setdefault("LP_NUM_THREADS", "0")  # llvmpipe's own threads cost more
 import mujoco
 import numpy as np
 
+from rlvla.arrays import empty_result
 from rlvla.errors import SimulatorError
 from rlvla.simulator import ChunkResult, Observation, Simulator
 from rlvla.specs import Start
@@ -114,15 +115,7 @@ class TabletopSimulator(Simulator):
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         rows, horizon = len(self._rows), chunk_NHA.shape[1]
-        result = ChunkResult(
-            observation=Observation({}, np.zeros(0), []),
-            reward=np.zeros((rows, horizon), np.float32),
-            terminated=np.zeros((rows, horizon), bool),
-            truncated=np.zeros((rows, horizon), bool),
-            valid=np.zeros((rows, horizon), bool),
-            success=np.zeros(rows, bool),
-            frames=[[] for _ in range(rows)] if self._recorded else None,
-        )
+        result = empty_result(rows, horizon, video=bool(self._recorded))
         for row in np.flatnonzero(active_N):
             self._step_row(int(row), chunk_NHA[row], result)
         result.observation = self._observe(range(rows))
