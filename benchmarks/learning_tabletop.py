@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,7 @@ def main() -> None:
     args = parser.parse_args()
     with locked(args.output) as results:
         results.setdefault("machine", f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} CPU")
+        results.setdefault("versions", {name: metadata.version(name) for name in ("rlvla", "torch", "mujoco")})
     for seed in [] if args.render else args.seeds:
         for cell in args.cells:
             if not claim(args.output, cell, seed):
