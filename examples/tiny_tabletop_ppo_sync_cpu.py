@@ -23,5 +23,5 @@ def recipe() -> dict[str, Any]:
         "scheduler": {"use": "sync"},
         "train": {"learning_rate": 3e-3, "final_learning_rate": 0.05},
         "eval": {"episodes": 256},
-        "run": {"steps": 120, "device": "cpu"},
+        "run": {"steps": 140, "device": "cpu"},
     }

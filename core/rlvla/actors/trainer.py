@@ -108,10 +108,13 @@ class TrainerActor:
         return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
 
     def trial(self, observation: ObservationBatch, action: Action) -> float:
-        """Return the seconds that a forward and backward pass takes for each sample; changes no weights."""
+        """Return the seconds that a forward and backward pass takes for each sample of a minibatch; changes no weights."""
+        wanted = self.config.micro_batch or self.algorithm.spec.minibatch_size or len(observation)
+        repeated = torch.arange(min(wanted, 64 * len(observation))) % len(observation)
+        observation, replay = observation[repeated], action.replay[repeated]
         for _ in range(2):  # the first pass of anything is slow
             began = time.perf_counter()
-            evaluation = self._evaluate(self.model, observation, action.replay)
+            evaluation = self._evaluate(self.model, observation, replay)
             (evaluation.logp.mean() + evaluation.value.sum()).backward()
             seconds = time.perf_counter() - began
         self._optimizer.zero()
