@@ -61,7 +61,7 @@ def _grpo(*changes: Mapping[str, Any]) -> tuple[str, tuple[Mapping[str, Any], ..
 
 
 CELLS: dict[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
-    "ppo-chunk": _ppo(),
+    "ppo-chunk": _ppo({"run": {"steps": 120}}),
     "ppo-action": _ppo(_FINER["action"], _LONGER),
     "ppo-token": _ppo(_FINER["token"], _LONGER),
     "ppo-action-credit-action": _ppo(_FINER["action"], _LONGER, {"algo": _BY_ACTION}),
