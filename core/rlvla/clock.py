@@ -23,7 +23,7 @@ import threading
 from asyncio import base_events
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar, TypeVarTuple
 
 from rlvla.errors import RlvlaError
 
@@ -57,12 +57,12 @@ class VirtualLoop(base_events.BaseEventLoop):
         return self._now
 
     def call_later(
-        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self._call_at(self._now + round(delay * NANOSECONDS), callback, args, context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self._call_at(round(when * NANOSECONDS), callback, args, context)
 
@@ -78,13 +78,13 @@ class VirtualLoop(base_events.BaseEventLoop):
         """Cancelled timers leave the heap when their time comes."""
 
     def call_soon_threadsafe(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         if threading.get_ident() != self._thread_id:  # type: ignore[attr-defined]
             raise RuntimeError("virtual time knows no threads: a real thread's work takes no time on this clock")
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> Any:
         raise RuntimeError(
             f"virtual time knows no threads: {getattr(func, '__qualname__', func)} would take no time on this clock; "
             "give the actor a fake with a latency"
@@ -97,7 +97,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             while self._timers and self._timers[0][2].cancelled():
                 heapq.heappop(self._timers)
             if not self._timers:
-                raise Stuck(f"nothing can happen any more at {self.time()} s; waiting:\n{self.waiting()}")
+                raise Stuck(f"nothing can happen any more at {self.time()} s; waiting:\n{waiting_tasks(self)}")
             when = self._timers[0][0]
             if when > self._now:
                 self._now, self._turns = when, 0
@@ -106,22 +106,23 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._turns += 1
         if self._turns > MAX_TURNS:
             self._turns = 0  # the tasks must still be able to end
-            raise Stuck(f"the clock stands at {self.time()} s for {MAX_TURNS} turns; waiting:\n{self.waiting()}")
+            raise Stuck(f"the clock stands at {self.time()} s for {MAX_TURNS} turns; waiting:\n{waiting_tasks(self)}")
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle.cancelled():
                 handle._run()
-
-    def waiting(self) -> str:
-        """Return one line a task: its name, and through which calls it waits."""
-        tasks = sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
-        return "\n".join(f"  {task.get_name()}: {' > '.join(_chain(task.get_coro()))}" for task in tasks)
 
     def _process_events(self, event_list: list[Any]) -> None:
         """There are none."""
 
     def _write_to_self(self) -> None:
         """Nobody sleeps who had to be woken."""
+
+
+def waiting_tasks(loop: asyncio.AbstractEventLoop) -> str:
+    """Return one line a task: its name, and through which calls it waits."""
+    tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+    return "\n".join(f"  {task.get_name()}: {' > '.join(_chain(task.get_coro()))}" for task in tasks)
 
 
 def _chain(waiter: Any) -> list[str]:

@@ -99,6 +99,10 @@ class TrainerActor:
         self.version += 1
         return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
 
+    def settled(self) -> int:
+        """Return the version, once every earlier call is done."""
+        return self.version
+
     def trial(self, observation: ObservationBatch, action: Action) -> float:
         """Return the seconds that a forward and backward pass takes for each sample; changes no weights."""
         for _ in range(2):  # the first pass of anything is slow
