@@ -40,11 +40,16 @@ class LatencyCurve:
             self._sums = [_FORGET * old + one for old, one in zip(self._sums, new, strict=True)]
 
     def fit(self) -> tuple[float, float] | None:
-        """Return a and b, both at least 0; None until batches of two sizes were seen."""
+        """Return a and b, both at least 0; None before the first measurement.
+
+        While all batches had one size, rows are taken to cost nothing: waiting for more then brings other sizes.
+        """
         weight, n, nn, t, nt = self._sums
+        if not weight:
+            return None
         spread = weight * nn - n * n
         if spread <= 1e-6 * weight * nn:
-            return None
+            return t / weight, 0.0
         slope = min(max(0.0, (weight * nt - n * t) / spread), t / n)
         return (t - slope * n) / weight, slope
 

@@ -165,14 +165,16 @@ class Graph:
         Returns:
             False: only training or new weights bring more work (or the run ends).
         """
-        while True:
+        while not self.over:
             seen = self._news.count
-            self.admit()
-            if await self.begin([slot]):
-                return True
-            if self.over or not self._tickets.playing:
-                return False
+            if self._tickets.version >= 0:  # else the first publication is under way
+                self.admit()
+                if await self.begin([slot]):
+                    return True
+                if not self._tickets.playing and self._news.count == seen:
+                    return False
             await self._news.after(seen)
+        return False
 
     async def generate(self, slots: Sequence[Slot]) -> None:
         """Choose the next chunk for the working rows of these slots; in one batch with other slots that wait for one."""

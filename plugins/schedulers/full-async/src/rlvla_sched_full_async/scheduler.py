@@ -17,14 +17,13 @@ class FullAsyncScheduler(Scheduler):
         self.spec = describe(config)
 
     async def run(self, graph: Graph, until: int) -> None:
-        await graph.publish()
         async with TaskGroup() as tasks:
             for slot in graph.slots:
                 tasks.create_task(self._play(graph, slot), name=f"slot-{slot.number}")
             while graph.steps_done < until and not graph.stopping:
+                tasks.create_task(graph.publish(), name="publish")  # beside rollouts and the training step
                 await graph.complete()
                 await graph.train()
-                tasks.create_task(graph.publish(), name="publish")  # beside the next training step
             graph.finish()
 
     async def _play(self, graph: Graph, slot: Slot) -> None:
