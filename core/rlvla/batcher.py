@@ -110,7 +110,8 @@ class Batcher:
             for one in requests:
                 await one.served
         finally:  # a scheduler that is cancelled must not leave requests behind
-            self._queue = [one for one in self._queue if one not in requests]
+            mine = set(map(id, requests))
+            self._queue = [one for one in self._queue if id(one) not in mine]
             for one in requests:
                 if not one.served.cancel() and not one.served.cancelled():
                     one.served.exception()  # seen: it was raised for the first of them

@@ -149,15 +149,13 @@ class Graph:
         for slot in slots:
             self._busy.add(slot.number)
             self._batcher.expect(slot)
-        working: list[Slot] = []
         try:
-            working = await self._timed("reset", self._rollout.begin(slots))
+            return await self._timed("reset", self._rollout.begin(slots))
         finally:
             for slot in slots:
-                if slot not in working:
+                if not slot.working():
                     self._batcher.leave(slot)
                     self._border(slot)
-        return working
 
     async def find_work(self, slot: Slot) -> bool:
         """Wait until a slot has a chunk to play, opening the tickets that may be opened.

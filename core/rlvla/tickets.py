@@ -21,7 +21,7 @@ from rlvla.receipts import UnitReport
 
 
 class Tickets:
-    """The order of a run's units. Plain bookkeeping: it waits for nothing.
+    """The order of a run's units; tickets are opened in rising order. Plain bookkeeping: it waits for nothing.
 
     Example:
         >>> tickets = Tickets(units_per_step=2, max_staleness=0, keep=lambda report: True)
@@ -141,7 +141,9 @@ class Tickets:
     @property
     def complete(self) -> bool:
         """All units of the next step are finished and kept."""
-        return self.survivors == self.units_per_step
+        if len(self._places) < self.units_per_step:
+            return False
+        return not self._unpassed or self._places[self.units_per_step - 1] < self._unpassed[0]
 
     def take(self) -> list[int]:
         """Return the tickets of the next step, in order; places count from the step after it from now on.
