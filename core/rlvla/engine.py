@@ -251,10 +251,7 @@ class Engine:
             return
         async with self.graph.paused():
             if evaluates:
-                await self.graph.publish(config.weights)
-                results = await self.evaluate(config)
-                if config.weights != "latest":  # rollouts that go on do so with the weights as trained
-                    await self.graph.publish()
+                results = await self._evaluate_present(config)
                 checkpoint.mark_best(self.directory, step, results.success)
                 self._hooks.call("on_evaluation", step=step, results=results)
                 saves = saves or checkpoint.best(self.directory) == step
@@ -271,9 +268,16 @@ class Engine:
 
     async def evaluate_now(self, config: EvalConfig) -> EvalResults:
         """Evaluate the trainer's present weights, or their average."""
-        await self.graph.publish(config.weights)
         with self._watch.excused():
-            return await self._watched(self.evaluate(config))
+            return await self._watched(self._evaluate_present(config))
+
+    async def _evaluate_present(self, config: EvalConfig) -> EvalResults:
+        async with self.graph.paused():
+            await self.graph.publish(config.weights)
+            results = await self.evaluate(config)
+            if config.weights != "latest":  # rollouts that go on do so with the weights as trained
+                await self.graph.publish()
+        return results
 
     async def evaluate(self, config: EvalConfig) -> EvalResults:
         """Run the evaluation's episodes with the weights that the generator holds, in environments of their own."""

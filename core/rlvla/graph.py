@@ -140,12 +140,12 @@ class Graph:
 
         This is a slot's border: while the run evaluates or saves, slots wait here.
         """
-        while self._pauses and not self.over:
+        while self._pauses or self.over:
             for slot in slots:
                 self._batcher.leave(slot)
+            if self.over:
+                return []
             await self._news.after(self._news.count)
-        if self.over:
-            return []
         for slot in slots:
             self._busy.add(slot.number)
             self._batcher.expect(slot)
@@ -172,6 +172,7 @@ class Graph:
                 if not self._tickets.playing and self._news.count == seen:
                     return False
             await self._news.after(seen)
+        self._batcher.leave(slot)
         return False
 
     async def generate(self, slots: Sequence[Slot]) -> None:
@@ -247,10 +248,10 @@ class Graph:
 
     def abandon(self) -> None:
         """Forget calls under way, after a run that went wrong."""
-        self.finish()
         self._batcher.abandon()
         self._busy.clear()
         self._snapshot = None
+        self.finish()
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
