@@ -6,9 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rlvla.clock import Stuck
 from rlvla.configs import read_one
 from rlvla.plugin import find
 from rlvla.testing.virtual import Latency, World, play
+from rlvla.tickets import Tickets
 
 SCHEDULERS = {
     "sync": ("sync", {}),
@@ -175,16 +177,61 @@ STRAGGLER = World(  # 8 units in all, 2 a step, a slot each; the slot that plays
     slots=(1, 1, 1, 1),
     window=1,
     steps=4,
-    latency=Latency(simulate=lambda slot, step: 6.0 if (slot, step) == (0, 0) else 1.0, generate_row=0.0),
+    latency=Latency(
+        simulate=lambda slot, step: 6.0 if (slot, step) == (0, 0) else 1.0, generate_row=0.0, train=lambda step: 0.5
+    ),
     episode=lambda slot, number: 1000,
 )
 
 
 @pytest.mark.parametrize("unit", ["window", "group"])
 def test_a_straggler_makes_nothing_too_old(unit):
-    """Counting starts alone, a unit could start in version 0 for step 2, since units of step 0 had started before it."""
+    """The first unit, begun with version 0, is trained on in step 0, and the others wait for it."""
     played = check("full-async", World(**{**vars(STRAGGLER), "unit": unit}))
     assert len([one for step in played.tickets for one in step]) == 8
+
+
+class CountsStarts(Tickets):
+    """A rule that bounds how many units have started, whatever became of them."""
+
+    started = 0
+
+    def open(self, tickets):
+        tickets = list(tickets)
+        self.started += len(tickets)
+        super().open(tickets)
+
+    def admissible(self, until):
+        last = min(self.version + self.max_staleness, until - 1)
+        return max(0, (last + 1) * self.units_per_step - self.started)
+
+
+class TrainsWhatIsFinished(CountsStarts):
+    """And trains on whatever is finished first."""
+
+    @property
+    def complete(self):
+        return len(self._kept) >= self.units_per_step
+
+    def take(self):
+        taken = sorted(self._kept)[-self.units_per_step :]
+        self._kept.difference_update(taken)
+        self._places = [one for one in self._places if one not in taken]
+        self.step += 1
+        return taken
+
+
+def test_without_tickets_a_straggler_gets_too_old(monkeypatch):
+    monkeypatch.setattr("rlvla.graph.Tickets", TrainsWhatIsFinished)
+    with pytest.raises(ExceptionGroup, match="unhandled") as caught:
+        play(scheduler("full-async"), STRAGGLER)
+    assert "versions old, admitted up to 1" in str(caught.value.exceptions[0])
+
+
+def test_counting_starts_stalls_where_units_are_dropped(monkeypatch):
+    monkeypatch.setattr("rlvla.graph.Tickets", CountsStarts)
+    with pytest.raises(Stuck, match="Graph.complete"):
+        play(scheduler("full-async"), World(**{**vars(STRAGGLER), "dropped": {1}}))
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
