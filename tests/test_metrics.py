@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from rlvla.assembly import Entry
 from rlvla.metrics import NO_SUCCESS_STEPS, Meter, _share, _union
 from rlvla.receipts import Ended, Member, StepReceipt, TrainReceipt, UnitReport
 
@@ -35,10 +36,11 @@ def test_groups_fall_into_their_bins(solved, members, share):
 
 def test_the_histogram_counts_filtered_groups_too():
     meter = Meter()
+    meter.begin_step(0.0)
     for solved in (0, 0, 1, 2):
         members = tuple(Member(0.0, number < solved, 3) for number in range(2))
         meter.judged(UnitReport(0, "group", members, 0, 0))
-    metrics = meter.finish_step(TrainReceipt(1, 0.1), 1, 1)
+    metrics = meter.finish_step(TrainReceipt(1, 0.1), 1.0, 1)
     assert metrics["rollout/groups_none_solved"] == 0.5
     assert metrics["rollout/groups_up_to_half_solved"] == 0.25
     assert metrics["rollout/groups_all_solved"] == 0.25
@@ -51,7 +53,7 @@ def test_a_run_that_never_succeeds_is_told_so_once(caplog, solved):
     caplog.set_level(logging.WARNING)
     meter = Meter()
     for step in range(1, NO_SUCCESS_STEPS + 5):
-        meter.stepped(StepReceipt(0, 4, (ended(solved and step == 3),), 0.1))
-        meter.finish_step(TrainReceipt(step, 0.1), step, 1)
-        meter.begin_step()
+        meter.begin_step(step - 1.0)
+        meter.stepped(StepReceipt(0, 4, (ended(solved and step == 3),), 0.1), [Entry(step, 0, 0, 0, True)])
+        meter.finish_step(TrainReceipt(step, 0.1), float(step), 1)
     assert caplog.text.count("no episode was solved") == (not solved)

@@ -177,13 +177,14 @@ class _Gather:
                 wanted = cut_n | (last_n & ~over_n) | (over_n if terminated_too else torch.zeros_like(over_n))
                 if wanted.any():
                     finals.append((played.after[row_n[wanted]], unit_n[wanted], chunk_n[wanted]))
-        final_index = (_joined([one[1] for one in finals]), _joined([one[2] for one in finals]))
+        unit_n, chunk_n = _joined([one[1] for one in finals]), _joined([one[2] for one in finals])
+        order_n = (unit_n * exists.shape[1] + chunk_n).argsort()  # whoever played together, values are computed alike
         return Assembled(
             trajectories=out,
             observations=observations,
             replay=replay,
-            final_observations=ObservationBatch.joined([one[0] for one in finals]) if finals else None,
-            final_index=final_index,
+            final_observations=ObservationBatch.joined([one[0] for one in finals])[order_n] if finals else None,
+            final_index=(unit_n[order_n], chunk_n[order_n]),
         )
 
 

@@ -68,6 +68,10 @@ def check(config: RunConfig) -> Specs:
         problems.append(
             f"run.slots: got {config.run.slots}, wanted at most sim.num_envs ({num_envs}): a slot holds an environment or more"
         )
+    if config.run.batch_rows is not None and config.run.batch_rows > num_envs:
+        problems.append(
+            f"run.batch_rows: got {config.run.batch_rows}, wanted at most sim.num_envs ({num_envs}): there are no more rows"
+        )
     if config.eval.tasks and (beyond := [task for task in config.eval.tasks if task >= len(sim.tasks)]):
         problems.append(f"eval.tasks: got {beyond}, wanted numbers below {len(sim.tasks)} (tasks of {config.sim.name})")
     if algo.max_staleness < scheduler.max_staleness:
@@ -81,7 +85,7 @@ def check(config: RunConfig) -> Specs:
         algo=algo,
         scheduler=scheduler,
         num_envs=num_envs,
-        slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs))),
+        slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs, scheduler.min_slots))),
         units_per_step=algo.units_per_step or max(1, num_envs // algo.group_size),
     )
     if config.eval.weights == "ema" and config.train.ema_decay is None:
@@ -175,9 +179,9 @@ def environments(config: Any) -> int:
     return int(config.num_envs)
 
 
-def derived_slots(num_envs: int) -> int:
-    """Return how many worker processes share the environments: one a core."""
-    return min(num_envs, usable_cores())
+def derived_slots(num_envs: int, least: int = 1) -> int:
+    """Return how many worker processes share the environments: one a core, and what the scheduler wants at least."""
+    return min(num_envs, max(usable_cores(), least))
 
 
 def usable_cores() -> int:

@@ -115,6 +115,9 @@ class RunOptions:
     """CPU threads of torch; None: one a core, at most 8."""
     slots: Annotated[int, Ge(1)] | None = None
     """Parts that the environments are split in, each with a worker process; None: derived from cores and environments."""
+    batch_rows: Annotated[int, Ge(1)] | None = None
+    """Most environments that one call of the policy chooses chunks for; None: as many as wait for one. A bound on memory:
+    a slot with more environments still goes whole."""
     sim_python: str | None = None
     """Interpreter of simulator workers, for simulators that live in an environment of their own; None: this one."""
     sim_in_process: bool = False

@@ -23,6 +23,7 @@ from rlvla.actors.trainer import TrainerActor
 from rlvla.algorithm import Algorithm
 from rlvla.checks import Specs, split, usable_cores
 from rlvla.configs import Choice, EvalConfig, RunConfig, plain, write_file
+from rlvla.errors import RlvlaError
 from rlvla.evaluation import EvaluationSink, episodes_of
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
@@ -46,6 +47,18 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what ended a group of tasks: a user's error before others; the others are named in a note."""
+    leaves: list[BaseException] = []
+    for one in group.exceptions:
+        leaves.append(_first(one) if isinstance(one, BaseExceptionGroup) else one)
+    chosen = next((one for one in leaves if isinstance(one, RlvlaError)), leaves[0])
+    for other in leaves:
+        if other is not chosen:
+            chosen.add_note(f"beside it: {type(other).__name__}: {other}")
+    return chosen
 
 
 def make_model(choice: Choice, specs: Specs, seed: int, device: torch.device) -> Model:
@@ -96,10 +109,11 @@ class Engine:
             watch=self._watch,
             until=config.run.steps,
             units_per_step=specs.units_per_step if self._plays else 0,
+            max_staleness=specs.scheduler.max_staleness,
+            batch_rows=config.run.batch_rows,
             periodic=self._periodic,
             video=self._training_video,
         )
-        self._border = self.graph.state()
         self._live: list[bool] = []
         self._idle = threading.Event()
         self._resumed: Path | None = None
@@ -190,12 +204,13 @@ class Engine:
 
     async def train(self, until: int) -> None:
         """Let the scheduler run; saves at the end and when something goes wrong."""
-        self.graph.until = until
+        self.graph.start(until)
         self._idle.clear()
         try:
             await self._watched(self._scheduler.run(self.graph, until))
             await self.save(live=True)
         except BaseException as error:
+            self.graph.abandon()
             await self._save_after(error)
             raise
         finally:
@@ -210,6 +225,8 @@ class Engine:
             if detector.done():
                 self._kill_simulators()
                 detector.result()
+            if task.done() and isinstance(group := task.exception(), BaseExceptionGroup):
+                raise _first(group)
             return task.result()
         finally:
             for one in (task, detector):
@@ -221,25 +238,27 @@ class Engine:
             slot.actor.actor.kill()  # type: ignore[attr-defined]
 
     async def _save_after(self, error: BaseException) -> None:
-        """Save what can be saved: the weights, and the cursors of the last step border."""
+        """Save what can be saved: the weights, and which units were not trained on yet."""
         try:
             await asyncio.wait_for(self.save(live=False), timeout=300)
         except Exception as second:
             log.error("could not save after %s: %s: %s", type(error).__name__, type(second).__name__, second)
 
     async def _periodic(self, step: int) -> None:
-        """Do what is due after a training step."""
-        self._border = self.graph.state()
-        every = self.config.eval.every
-        if every and (step % every == 0 or step == self.graph.until):
-            await self.graph.publish(self.config.eval.weights)
-            results = await self.evaluate(self.config.eval)
-            checkpoint.mark_best(self.directory, step, results.success)
-            self._hooks.call("on_evaluation", step=step, results=results)
-            if checkpoint.best(self.directory) == step:
+        """Do what is due after a training step; rollouts pause meanwhile, each slot before its next chunk."""
+        config, save_every = self.config.eval, self.config.run.save_every
+        evaluates = config.every and (step % config.every == 0 or step == self.graph.until)
+        saves = save_every and step % save_every == 0 and step < self.graph.until
+        if not evaluates and not saves:
+            return
+        async with self.graph.paused():
+            if evaluates:
+                results = await self._evaluate_present(config)
+                checkpoint.mark_best(self.directory, step, results.success)
+                self._hooks.call("on_evaluation", step=step, results=results)
+                saves = saves or checkpoint.best(self.directory) == step
+            if saves:
                 await self.save(live=True)
-        if self.config.run.save_every and step % self.config.run.save_every == 0 and step < self.graph.until:
-            await self.save(live=True)
 
     def _training_video(self, episode: int) -> Path | None:
         every = self.config.run.video_every
@@ -251,8 +270,16 @@ class Engine:
 
     async def evaluate_now(self, config: EvalConfig) -> EvalResults:
         """Evaluate the trainer's present weights, or their average."""
-        await self.graph.publish(config.weights)
-        return await self._watched(self.evaluate(config))
+        with self._watch.excused():
+            return await self._watched(self._evaluate_present(config))
+
+    async def _evaluate_present(self, config: EvalConfig) -> EvalResults:
+        async with self.graph.paused():
+            await self.graph.publish(config.weights)
+            results = await self.evaluate(config)
+            if config.weights != "latest":  # rollouts that go on do so with the weights as trained
+                await self.graph.publish()
+        return results
 
     async def evaluate(self, config: EvalConfig) -> EvalResults:
         """Run the evaluation's episodes with the weights that the generator holds, in environments of their own."""
@@ -277,7 +304,7 @@ class Engine:
         while working := await rollout.begin(self._eval_slots):
             receipt = await rollout.generate(working)
             await asyncio.gather(*(rollout.step(slot) for slot in working))
-            self.graph.report("evaluate", sink.done / len(episodes))
+            self.graph.report("evaluate", lambda: sink.done / len(episodes))
         for path in sink.videos.values():
             self._hooks.call("on_video", step=self.graph.steps_done, path=path)
         return EvalResults(
@@ -307,15 +334,22 @@ class Engine:
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     async def save(self, live: bool) -> Path:
-        """Write a checkpoint of the last step border; ``live`` episodes too, where the simulator can save them."""
-        state = self.graph.state() if live else {**self._border, "live": [False] * self.specs.num_envs}
+        """Write a checkpoint; ``live`` episodes too, where the simulator can save them. Rollouts pause meanwhile."""
+        if not live:
+            return await self._save(live=False)
+        async with self.graph.paused():
+            return await self._save(live=True)
+
+    async def _save(self, live: bool) -> Path:
+        (version,) = await self.trainer.call("settled")  # an aborted run's last training step may just end
+        state = self.graph.state(version)
+        if not live or not self.specs.sim.restorable:
+            state["live"] = [False] * self.specs.num_envs
         numbers_place = checkpoint.path_of(self.directory, state["steps_done"])
         with checkpoint.Writer(numbers_place) as writer:
             write_file(writer.folder / "config.yaml", self.config)
             (trainer,) = await self.trainer.call("save", writer.folder)
             episodes = await self._live_episodes() if live and self.specs.sim.restorable else {}
-            if not self.specs.sim.restorable:
-                state["live"] = [False] * self.specs.num_envs
             if episodes:
                 checkpoint.write_episodes(writer.folder, episodes)
             writer.commit({"graph": state, "trainer": trainer})
@@ -348,7 +382,6 @@ class Engine:
             state["graph"]["feed"].pop("episodes", None)
             live = [False] * self.specs.num_envs
         self.graph.load_state(state["graph"])
-        self._border = self.graph.state()
         return live
 
     async def _restore(self, episodes: dict[int, dict[str, Any]], live: Sequence[bool]) -> None:

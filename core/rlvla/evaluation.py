@@ -45,7 +45,7 @@ class EvaluationSink:
     def played(self, slot: Slot, before: Any, outcome: Any, after: Any, entries: Sequence[Entry]) -> None:
         """Nothing is trained on."""
 
-    def stepped(self, receipt: StepReceipt) -> None:
+    def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Steps are counted by episode."""
 
     def finished(self, work: Work, ended: Ended | None) -> None:

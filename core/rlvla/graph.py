@@ -1,29 +1,53 @@
 """The actor graph as a scheduler sees it: slots, and a handful of things to wait for.
 
-Everything that decides *what* is computed lives here and in the services below (tickets, canonical order, records,
-versions, metrics); a scheduler decides only *when*. The controller's thread runs it; it touches receipts (bytes) and
-forwards references to everything else.
+Everything that decides *what* is computed lives here and in the services below (tickets, batches, canonical order,
+records, versions, metrics); a scheduler decides only *when*. The controller's thread runs it; it touches receipts (bytes)
+and forwards references to everything else.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
+from rlvla.batcher import Batcher
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
 from rlvla.receipts import Ended, Member, StepReceipt, UnitReport
 from rlvla.rollout import Rollout, Slot
 from rlvla.runtimes import Handle
+from rlvla.tickets import Tickets
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed, Work
 
 R = TypeVar("R")
+
+
+class _News:
+    """Wakes whoever waits for something to change; nobody polls, and nothing that changed is missed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def tell(self) -> None:
+        self.count += 1
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if not one.done():
+                one.set_result(None)
+
+    async def after(self, count: int) -> None:
+        """Wait until more has changed than the first ``count`` changes."""
+        while self.count == count:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
 
 
 class Graph:
@@ -36,8 +60,11 @@ class Graph:
         algorithm: asked which units to keep; its spec says what a unit is.
         feed: of training units.
         hooks: listeners.
+        watch: of calls that take too long.
         until: training steps of the run.
         units_per_step: units that a training step consumes.
+        max_staleness: versions that a unit's oldest chunk may lie behind the one it trains.
+        batch_rows: most rows in one call of the generator; None: no bound.
         periodic: called after each training step (evaluation, checkpoint), with the number of steps done.
         video: path for a training episode's video, or None, by episode number.
     """
@@ -54,6 +81,8 @@ class Graph:
         watch: Watch,
         until: int,
         units_per_step: int,
+        max_staleness: int,
+        batch_rows: int | None,
         periodic: Callable[[int], Awaitable[None]],
         video: Callable[[int], Path | None] = lambda episode: None,
     ) -> None:
@@ -63,6 +92,7 @@ class Graph:
         """Set from outside: finish the step at hand and return."""
         self.steps_done = 0
         self.version = 0
+        """Of the trainer's weights."""
         self.feed = feed
         self._generator = generator
         self._trainer = trainer
@@ -73,69 +103,197 @@ class Graph:
         self._periodic = periodic
         self._video = video
         self._rollout = Rollout(slots, generator, feed, self, video=self._next_video)
+        self._tickets = Tickets(units_per_step, max_staleness, algorithm.keep, algorithm.spec.refill_budget)
+        self._batcher = Batcher(self._act, batch_rows)
         self._members: dict[int, dict[int, Ended]] = {}
         self._versions: dict[int, tuple[int, int]] = {}
-        self._survivors: list[int] = []
-        self._open: deque[int] = deque()
-        """Tickets whose unit is not judged yet, in order."""
-        self._reports: dict[int, UnitReport] = {}
-        """Finished units that wait for an earlier ticket."""
-        self._opened = 0
-        """Tickets opened for the step at hand."""
-        self._judged = 0
-        """Units judged for the step at hand."""
+        """Oldest and newest version in each unit that has begun and is not taken."""
+        self._training: list[int] = []
+        """Tickets that the trainer works on."""
+        self._snapshot: asyncio.Future[None] | None = None
+        """Pending while a publication has not copied the trainer's weights yet."""
+        self._news = _News()
+        """Tickets were opened or judged, weights swapped, slots came to a border, the run ends."""
+        self._busy: set[int] = set()
+        """Slots between two borders: they begin, wait for a chunk, or execute one."""
+        self._pauses = 0
+        self.over = False
+        """No slot gets more work: the scheduler is about to return."""
         self.meter = Meter()
 
     # ---- what schedulers use ------------------------------------------------------------------------------------
 
     def admit(self) -> int:
-        """Open the tickets that the next training step still lacks; returns how many. Zero: train."""
-        missing = self._units_per_step - len(self._survivors) - len(self._open)
-        if missing <= 0:
-            return 0
-        self._open.extend(self.feed.open(missing))
-        self._opened += missing
-        return missing
+        """Open the tickets of all units that may start now; returns how many. Zero, and none is played: train.
+
+        Raises:
+            ValueError: no weights were published.
+        """
+        count = self._tickets.admissible(self.until)
+        if count:
+            self._tickets.open(self.feed.open(count))
+            self._news.tell()
+        return count
 
     async def begin(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Give admitted work to free rows and start the episodes it needs; returns the slots that have work."""
-        return await self._timed("reset", self._rollout.begin(slots))
+        """Give admitted work to free rows and start the episodes it needs; returns the slots that have work.
+
+        This is a slot's border: while the run evaluates or saves, slots wait here.
+        """
+        while self._pauses or self.over:
+            for slot in slots:
+                self._batcher.leave(slot)
+            if self.over:
+                return []
+            await self._news.after(self._news.count)
+        for slot in slots:
+            self._busy.add(slot.number)
+            self._batcher.expect(slot)
+        try:
+            return await self._timed("reset", self._rollout.begin(slots))
+        finally:
+            for slot in slots:
+                if not slot.working():
+                    self._batcher.leave(slot)
+                    self._border(slot)
+
+    async def find_work(self, slot: Slot) -> bool:
+        """Wait until a slot has a chunk to play, opening the tickets that may be opened.
+
+        Returns:
+            False: only training or new weights bring more work (or the run ends).
+        """
+        while not self.over:
+            seen = self._news.count
+            if self._tickets.version >= 0:  # else the first publication is under way
+                self.admit()
+                if await self.begin([slot]):
+                    return True
+                if not self._tickets.playing and self._news.count == seen:
+                    return False
+            await self._news.after(seen)
+        self._batcher.leave(slot)
+        return False
 
     async def generate(self, slots: Sequence[Slot]) -> None:
-        """Choose the next chunk for the working rows of these slots, in one batch."""
-        receipt = await self._timed("generate", self._rollout.generate(slots))
-        self.meter.batches.append(receipt.rows)
+        """Choose the next chunk for the working rows of these slots; in one batch with other slots that wait for one."""
+        await self._batcher.request(slots)
 
     async def step(self, slot: Slot) -> None:
         """Execute the chunk that was chosen for a slot; complete units are submitted by themselves."""
-        await self._timed("simulate", self._rollout.step(slot))
+        try:
+            await self._timed("simulate", self._rollout.step(slot))
+        finally:
+            self._border(slot)
+
+    async def complete(self) -> None:
+        """Wait until all units of the next training step are finished."""
+        while not self._tickets.complete:
+            await self._news.after(self._news.count)
 
     async def train(self) -> None:
-        """Do a training step on the oldest surviving units, then what is due (evaluation, checkpoint)."""
-        tickets, self._survivors = self._survivors[: self._units_per_step], self._survivors[self._units_per_step :]
-        for ticket in tickets:
+        """Do a training step on the oldest surviving units, then what is due (evaluation, checkpoint).
+
+        Raises:
+            ValueError: units of the step are missing.
+        """
+        loop = asyncio.get_running_loop()
+        self._training = self._tickets.take()
+        for ticket in self._training:
             self._versions.pop(ticket, None)
-        self.report("train", 0.0)
+        if self._snapshot is not None:
+            await self._snapshot
+        self.report("train", lambda: 0.0)
         (receipt,) = await self._timed(
-            "train", self._watch("trainer", self._trainer.call("train", tickets, self.steps_done))
+            "train", self._watch("trainer", self._trainer.call("train", self._training, self.steps_done))
         )
-        self._opened = self._judged = 0
+        bound, found = self._tickets.max_staleness, receipt.metrics.get("train/staleness_max", 0.0)
+        assert found <= bound, f"step {self.steps_done} trained on chunks {found} versions old, admitted up to {bound}"
+        metrics = self.meter.finish_step(receipt, loop.time(), len(self._training))
+        self._training = []
         self.version = receipt.version
         self.steps_done += 1
-        metrics = self.meter.finish_step(receipt, self.steps_done, len(tickets))
         self._hooks.call("on_step", step=self.steps_done, metrics=metrics)
-        await self._periodic(self.steps_done)
-        self.meter.begin_step()
-        self.report("rollout", 0.0)
+        with self._watch.excused():
+            await self._periodic(self.steps_done)
+        self.meter.begin_step(loop.time())
+        self.report("rollout", self._fraction)
 
-    async def publish(self, weights: str = "latest") -> None:
-        """Bring the trainer's weights (or their average, ``"ema"``) to the generator; used from its next batch on."""
-        began = asyncio.get_running_loop().time()
-        version, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
+    def publish(self, weights: str = "latest") -> Coroutine[Any, Any, None]:
+        """Bring the trainer's weights (or their average, ``"ema"``) to the generator; used from its next batch on.
+
+        Await it, or make it a task beside which rollouts and the next training step go on: the trainer's weights are
+        copied before that step changes them.
+        """
+        snapshot = self._snapshot = asyncio.get_running_loop().create_future()
+        return self._publish(weights, snapshot)
+
+    async def new_weights(self) -> None:
+        """Wait until the generator has newer weights than now, or the run ends."""
+        version = self._tickets.version
+        while self._tickets.version == version and not self.over:
+            await self._news.after(self._news.count)
+
+    def finish(self) -> None:
+        """Send every slot home: those that wait for work get none, the others end after their present chunk."""
+        self.over = True
+        self._news.tell()
+
+    # ---- what the engine uses -----------------------------------------------------------------------------------
+
+    def start(self, until: int) -> None:
+        """Get ready for a scheduler's ``run``."""
+        self.until, self.over = until, False
+        self.meter.begin_step(asyncio.get_running_loop().time())
+
+    def abandon(self) -> None:
+        """Forget calls under way, after a run that went wrong."""
+        self._batcher.abandon()
+        self._busy.clear()
+        self._snapshot = None
+        self.finish()
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Wait until every slot is at its border, and keep them there."""
+        self._pauses += 1
+        try:
+            while self._busy:
+                await self._news.after(self._news.count)
+            yield
+        finally:
+            self._pauses -= 1
+            self._news.tell()
+
+    # ---- weights and batches ------------------------------------------------------------------------------------
+
+    async def _publish(self, weights: str, snapshot: asyncio.Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            version, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
+        finally:
+            if not snapshot.done():
+                snapshot.set_result(None)
+            if self._snapshot is snapshot:
+                self._snapshot = None
         await self._timed("publish", self._generator.call("offer", tensors, version))
-        self._hooks.call(
-            "on_weights_published", policy_version=version, seconds=asyncio.get_running_loop().time() - began
-        )
+        # A batch that is launched after the offer's receipt swaps first, so these weights act from now on.
+        assert version >= self._tickets.version, "acting version went backwards"
+        self._tickets.version = version
+        self._news.tell()
+        self._hooks.call("on_weights_published", policy_version=version, seconds=loop.time() - began)
+
+    async def _act(self, slots: Sequence[Slot]) -> None:
+        offered = self._tickets.version
+        receipt = await self._timed("generate", self._rollout.generate(slots))
+        assert receipt.version >= offered, f"version {receipt.version} acted after {offered} was offered"
+        self.meter.batches.append(receipt.rows)
+
+    def _border(self, slot: Slot) -> None:
+        self._busy.discard(slot.number)
+        if self._pauses:
+            self._news.tell()
 
     # ---- what the rollout reports -------------------------------------------------------------------------------
 
@@ -146,12 +304,12 @@ class Graph:
             oldest, newest = self._versions.get(entry.ticket, (slot.version, slot.version))
             self._versions[entry.ticket] = min(oldest, slot.version), max(newest, slot.version)
 
-    def stepped(self, receipt: StepReceipt) -> None:
+    def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Count a chunk step."""
-        self.meter.stepped(receipt)
+        self.meter.stepped(receipt, entries)
         for path in receipt.videos:
             self._hooks.call("on_video", step=self.steps_done, path=Path(path))
-        self.report("rollout", self._fraction())
+        self.report("rollout", self._fraction)
 
     def finished(self, work: Work, ended: Ended | None) -> None:
         """Submit a unit whose last trajectory is complete, if the algorithm keeps it."""
@@ -174,26 +332,20 @@ class Graph:
             oldest_version=oldest,
             newest_version=newest,
         )
-        self._reports[work.ticket] = report
-        while self._open and self._open[0] in self._reports:
-            self._judge(self._reports.pop(self._open.popleft()))
-
-    def _judge(self, report: UnitReport) -> None:
-        """Keep or drop a finished unit; in ticket order, so that the budget does not depend on who finished first."""
-        budget = self._algorithm.spec.refill_budget
-        spent = budget is not None and self._judged >= budget * self._units_per_step
-        self._judged += 1
         self.meter.judged(report)
-        if spent or self._algorithm.keep(report):
-            self._survivors.append(report.ticket)
-        else:
+        dropped = self._tickets.finish(report)
+        for ticket in dropped:
             self.meter.filtered += 1
-            self._versions.pop(report.ticket)
-            self._trainer.send("forget", report.ticket)
+            self._versions.pop(ticket)
+            self._trainer.send("forget", ticket)
+        if dropped or self._tickets.complete or not self._tickets.playing:
+            self._news.tell()
 
     def lost(self, work: Work) -> None:
         """Drop what a dead worker's row had played."""
         self.meter.lost += 1
+        if self._algorithm.spec.unit == "window":
+            self._versions.pop(work.ticket, None)
         self._trainer.send("forget", work.ticket, work.member)
 
     # ---- bookkeeping --------------------------------------------------------------------------------------------
@@ -211,36 +363,51 @@ class Graph:
             self.meter.add_time(phase, began, loop.time())
 
     def _fraction(self) -> float:
-        """Return how much of the step's trajectories is played, in [0, 1]."""
+        """Return how much of the next step's trajectories is played, in [0, 1]."""
         spec = self._algorithm.spec
-        chunks = spec.window if spec.unit == "window" else spec.group_size
-        wanted = max(1, self._opened) * chunks
-        playing = [row.work for slot in self.slots for row in slot.rows if row.work is not None]
         if spec.unit == "window":
-            done = len(self._survivors) * chunks + sum(work.chunk for work in playing)
+            playing = sum(row.work.chunk for slot in self.slots for row in slot.rows if row.work is not None)
+            done = self._tickets.survivors + playing / spec.window
         else:
-            done = len(self._survivors) * chunks + sum(map(len, self._members.values()))
-        return min(1.0, done / wanted)
+            done = self._tickets.survivors + sum(map(len, self._members.values())) / spec.group_size
+        return min(1.0, done / self._units_per_step)
 
-    def report(self, phase: Any, fraction: float) -> None:
+    def report(self, phase: Any, fraction: Callable[[], float]) -> None:
         """Tell listeners how far the present phase is, a few times a second at most."""
         if self._hooks.wants("on_progress") and self.meter.due(phase):
-            self._hooks.call("on_progress", progress=self.meter.progress(phase, fraction, self.steps_done, self.until))
+            progress = self.meter.progress(phase, fraction(), self.steps_done, self.until)
+            self._hooks.call("on_progress", progress=progress)
 
-    def state(self) -> dict[str, Any]:
-        """Return counters and cursors between two training steps, for an exact resume."""
-        assert not self._survivors and not self._open, "a checkpoint between two steps has no open units"
+    def state(self, trained: int | None = None) -> dict[str, Any]:
+        """Return counters and cursors, for a resume; exact where no unit is open.
+
+        Units that are open, or finished and not trained on yet, keep their tickets: a resumed run plays them from their
+        start, from the same seeds, and counts those that had begun as lost.
+
+        Args:
+            trained: version of the weights that are saved beside; None: ``version``. One more than that: the training
+                step under way has ended, and nobody has heard of it.
+        """
+        done = trained is not None and trained > self.version
+        training = [] if done else self._training
+        outstanding = [*training, *self._tickets.outstanding()]
         return {
-            "steps_done": self.steps_done,
-            "version": self.version,
+            "steps_done": self.steps_done + done,
+            "version": self.version + done,
             "feed": self.feed.state(),
+            "outstanding": outstanding,
+            "begun": len(training) + sum(ticket in self._versions for ticket in outstanding),
             "live": [row.live for slot in self.slots for row in slot.rows],
             "meter": self.meter.state(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state` returned; the rows' episodes are restored apart."""
-        self.steps_done = state["steps_done"]
+        self.steps_done = self._tickets.step = state["steps_done"]
         self.version = state["version"]
         self.feed.load_state(state["feed"])
+        outstanding = state.get("outstanding", [])
+        self.feed.open_again(outstanding)
+        self._tickets.open(outstanding)
         self.meter.load_state(state["meter"])
+        self.meter.lost += state.get("begun", 0)

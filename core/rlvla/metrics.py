@@ -11,12 +11,14 @@ import logging
 import math
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlvla.receipts import Ended, StepReceipt, TrainReceipt, UnitReport
 from rlvla.results import Progress
 
 if TYPE_CHECKING:
+    from rlvla.assembly import Entry
     from rlvla.batch import Loss
 
 RECENT = 200
@@ -43,24 +45,30 @@ class Meter:
         self._last_progress = -math.inf
         self._last_phase = ""
         self._ever_solved = False
-        self.begin_step()
+        self._began = -math.inf
+        self._start_counters()
 
-    def begin_step(self) -> None:
-        """Start the counters of a step."""
-        self._began = time.perf_counter()
+    def _start_counters(self) -> None:
         self._env_steps_before = self.env_steps
-        self._ended_of: dict[int, list[Ended]] = {}
+        self._ended: dict[tuple[int, int, int], Ended] = {}
         self._phases: dict[str, list[tuple[float, float]]] = {}
         self.batches: list[int] = []
         self.filtered = 0
         self.lost = 0
         self._groups: Counter[str] = Counter()
 
-    def stepped(self, receipt: StepReceipt) -> None:
+    def begin_step(self, now: float) -> None:
+        """Start the clock of a step, in the controller's time; what is counted belongs to it since the last one ended."""
+        self._began = now
+
+    def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Count a chunk step."""
         self.env_steps += receipt.env_steps
         self.episodes += len(receipt.ended)
-        self._ended_of.setdefault(receipt.slot, []).extend(receipt.ended)
+        ended = {one.row: one for one in receipt.ended}
+        for entry in entries:
+            if entry.row in ended:
+                self._ended[entry.ticket, entry.member, entry.chunk] = ended[entry.row]
 
     def judged(self, report: UnitReport) -> None:
         """Count a finished unit: how much of a group succeeded, kept or not."""
@@ -71,23 +79,22 @@ class Meter:
         """Count an interval of the controller's clock; overlapping intervals of a phase count once."""
         self._phases.setdefault(phase, []).append((began, ended))
 
-    def finish_step(self, receipt: TrainReceipt, step: int, units: int) -> dict[str, float]:
-        """Return the metrics of a training step."""
-        seconds = time.perf_counter() - self._began
+    def finish_step(self, receipt: TrainReceipt, now: float, units: int) -> dict[str, float]:
+        """Return the metrics of a training step that ends now, and start the counters of the next."""
+        seconds = now - self._began
         finished = self._finished()
         self.recent.extend(one.success for one in finished)
         self._ever_solved |= any(one.success for one in finished)
-        if step == NO_SUCCESS_STEPS and not self._ever_solved:
+        if receipt.version == NO_SUCCESS_STEPS and not self._ever_solved:
             log.warning(
                 "no episode was solved in %d training steps: look at a video (run.video_every), the reward, the instruction "
                 "and the action's sign, or start from a policy that sometimes succeeds",
-                step,
+                receipt.version,
             )
-        self._ended_of = {}
         env_steps = self.env_steps - self._env_steps_before
-        self.env_steps_per_second = env_steps / seconds
+        self.env_steps_per_second = env_steps / seconds if seconds > 0 else math.nan
         self._step_seconds.append(seconds)
-        self._last_phases = {phase: _union(some) for phase, some in self._phases.items()}
+        self._last_phases = {phase: _union(some, self._began) for phase, some in self._phases.items()}
         metrics = {
             "env_steps": float(self.env_steps),
             "env_steps_per_second": self.env_steps_per_second,
@@ -115,6 +122,7 @@ class Meter:
             metrics |= {f"rollout/groups_{share}": self._groups[share] / groups for share in _SHARES}
         if self.batches:
             metrics["rollout/generator_batch"] = _mean(self.batches)
+        self._start_counters()
         return metrics
 
     @property
@@ -124,8 +132,8 @@ class Meter:
         return _mean(recent) if recent else math.nan
 
     def _finished(self) -> list[Ended]:
-        """Return the episodes that ended in this step, slot by slot: which of two slots was faster must not matter."""
-        return [one for slot in sorted(self._ended_of) for one in self._ended_of[slot]]
+        """Return the episodes that ended in this step, by ticket: who played them and who was faster must not matter."""
+        return [self._ended[played] for played in sorted(self._ended)]
 
     def due(self, phase: str) -> bool:
         """Say whether a live display should hear of progress now."""
@@ -166,7 +174,7 @@ class Meter:
         self.env_steps, self.episodes, self.started = state["env_steps"], state["episodes"], state["started"]
         self.recent = deque(map(bool, state["recent"]), maxlen=RECENT)
         self._ever_solved = state["ever_solved"]
-        self.begin_step()
+        self._start_counters()
 
 
 _SHARES = (
@@ -190,9 +198,9 @@ def _mean(values: Any) -> float:
     return float(sum(values)) / len(values)
 
 
-def _union(intervals: list[tuple[float, float]]) -> float:
-    """Return the length covered by intervals."""
-    total, end = 0.0, -math.inf
+def _union(intervals: list[tuple[float, float]], since: float) -> float:
+    """Return the length that intervals cover after ``since``."""
+    total, end = 0.0, since
     for start, stop in sorted(intervals):
         total += max(0.0, stop - max(start, end))
         end = max(end, stop)

@@ -61,8 +61,8 @@ class Sink(Protocol):
     def played(self, slot: Slot, before: Any, outcome: Any, after: Any, entries: Sequence[Entry]) -> None:
         """Take references to a chunk step."""
 
-    def stepped(self, receipt: StepReceipt) -> None:
-        """Take the receipt of a chunk step."""
+    def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
+        """Take the receipt of a chunk step, and what its rows were playing."""
 
     def finished(self, work: Work, ended: Ended | None) -> None:
         """A trajectory is complete; ``ended`` if an episode ended with its last chunk."""
@@ -136,13 +136,13 @@ class Rollout:
         """Choose a chunk for the working rows of these slots, in one batch."""
         for slot in slots:
             slot.active = slot.working()
-        work = [[slot.rows[place].work for place in slot.active] for slot in slots]
+        work = [[one for place in slot.active if (one := slot.rows[place].work) is not None] for slot in slots]
         receipt, *actions = await self._generator.call(
             "act",
             [slot.observation for slot in slots],
             [slot.active for slot in slots],
-            [[slot.rows[place].number for place in slot.active] for slot in slots],
-            [[self._feed.key(one) for one in some if one is not None] for some in work],
+            [[self._feed.place(one) for one in some] for some in work],
+            [[self._feed.key(one) for one in some] for some in work],
             self._greedy,
             returns=len(slots),
         )
@@ -173,7 +173,7 @@ class Rollout:
                 row.work = None
                 done.append((work, ended.get(place)))
         self._sink.played(slot, before, outcome, after, entries)
-        self._sink.stepped(receipt)
+        self._sink.stepped(receipt, entries)
         for work, end in done:
             self._sink.finished(work, end)
 

@@ -198,6 +198,9 @@ class SchedulerSpec:
     on_policy: bool
     """Every chunk is produced by the weights that are trained next."""
     max_staleness: int = 0
+    """Versions that the weights of a unit's oldest chunk may lie behind those that it trains: units are admitted by it."""
+    min_slots: int = 1
+    """Slots that it wants at least, so that some play while others wait; fewer where there are fewer environments."""
 
 
 @dataclass(frozen=True)

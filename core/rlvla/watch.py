@@ -6,9 +6,11 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+from rlvla.clock import waiting_tasks
 from rlvla.errors import StallError
 
 R = TypeVar("R")
@@ -30,6 +32,16 @@ class Watch:
         self._slowest: dict[str, float] = {}
         self._waiting: dict[int, tuple[str, float]] = {}
         self._next = 0
+        self._excuses = 0
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        """Within, it is no stall that no watched call is under way."""
+        self._excuses += 1
+        try:
+            yield
+        finally:
+            self._excuses -= 1
 
     async def __call__(self, kind: str, waiting: Awaitable[R]) -> R:
         """Wait, watched."""
@@ -56,9 +68,17 @@ class Watch:
             StallError: with the waiting calls and the stack of every thread.
         """
         loop = asyncio.get_running_loop()
+        pause = min(5.0, self.min_stall_s / 4)
+        begun, idle = self._next, 0.0
         while True:
-            await asyncio.sleep(min(5.0, self.min_stall_s / 4))
+            await asyncio.sleep(pause)
             now = loop.time()
+            idle = idle + pause if begun == self._next and not self._waiting and not self._excuses else 0.0
+            begun = self._next
+            if idle > self.min_stall_s:
+                raise StallError(
+                    f"no progress: for {idle:.0f} s no call was under way, and none began. Tasks:\n{waiting_tasks(loop)}"
+                )
             for kind, began in list(self._waiting.values()):
                 if now - began > self.allowance(kind):
                     raise StallError(self._report(kind, now - began, now))

@@ -41,6 +41,9 @@ class Feed(Protocol):
     def key(self, work: Work) -> int:
         """Return the noise key of the work's next chunk."""
 
+    def place(self, work: Work) -> int:
+        """Return where the work lies in batches of fixed shape, modulo their rows; its place may change its last bits."""
+
 
 class Sampler:
     """Which task and stored initial state the n-th start has: each task once in a shuffled round, states at random."""
@@ -74,10 +77,14 @@ class WindowFeed:
     def open(self, units: int) -> list[int]:
         """Open the next tickets."""
         tickets = list(range(self.next_ticket, self.next_ticket + units))
+        self.next_ticket += units
+        self.open_again(tickets)
+        return tickets
+
+    def open_again(self, tickets: Sequence[int]) -> None:
+        """Open tickets that were open in a run that ended; their units start from the beginning."""
         for ticket in tickets:
             self._queues[ticket % len(self._queues)].append(ticket)
-        self.next_ticket += units
-        return tickets
 
     def take(self, row: int) -> Work | None:
         queue = self._queues[row]
@@ -91,6 +98,9 @@ class WindowFeed:
 
     def key(self, work: Work) -> int:
         return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+
+    def place(self, work: Work) -> int:
+        return work.ticket
 
     def state(self) -> dict[str, Any]:
         """Return the cursors, for an exact resume."""
@@ -114,9 +124,13 @@ class GroupFeed:
     def open(self, units: int) -> list[int]:
         """Open the next tickets."""
         tickets = list(range(self.next_ticket, self.next_ticket + units))
-        self._queue.extend((ticket, member) for ticket in tickets for member in range(self._size))
         self.next_ticket += units
+        self.open_again(tickets)
         return tickets
+
+    def open_again(self, tickets: Sequence[int]) -> None:
+        """Open tickets that were open in a run that ended; their units start from the beginning."""
+        self._queue.extend((ticket, member) for ticket in tickets for member in range(self._size))
 
     def take(self, row: int) -> Work | None:
         if not self._queue:
@@ -129,6 +143,9 @@ class GroupFeed:
 
     def key(self, work: Work) -> int:
         return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+
+    def place(self, work: Work) -> int:
+        return work.ticket * self._size + work.member
 
     def state(self) -> dict[str, Any]:
         """Return the cursors, for an exact resume."""
@@ -157,3 +174,6 @@ class EpisodeFeed:
 
     def key(self, work: Work) -> int:
         return derive(self.seed, "noise", work.ticket, work.chunk)
+
+    def place(self, work: Work) -> int:
+        return work.ticket

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from rlvla.batch import Action, ObservationBatch
 from rlvla.errors import NonFiniteError
@@ -57,7 +58,8 @@ class GeneratorActor:
         Args:
             observations: of all rows of each slot.
             rows: which of them, for each slot.
-            places: where each row lies in a batch of fixed shape.
+            places: where each row lies in a batch of fixed shape, modulo its rows; of rows with one place the later ones go
+                into a further batch.
             keys: noise key of each row.
             greedy: the most likely chunk instead of a sample.
         """
@@ -66,18 +68,38 @@ class GeneratorActor:
         picked = [batch[list(some)] for batch, some in zip(observations, rows, strict=True)]
         observation = ObservationBatch.joined(picked)
         key_n = torch.tensor([key for some in keys for key in some], dtype=torch.int64)
-        place_n = torch.tensor([place for some in places for place in some], dtype=torch.int64)
-        if self._fixed_rows is not None:
-            source = torch.zeros(self._fixed_rows, dtype=torch.int64)
-            source[place_n] = torch.arange(len(place_n))
-            observation, key_n = observation[source], key_n[source]
+        if self._fixed_rows is None:
+            action = self._choose(observation, key_n, greedy)
+        else:
+            place_n = [place % self._fixed_rows for some in places for place in some]
+            action = self._choose_in_place(observation, key_n, place_n, self._fixed_rows, greedy)
+        receipt = GenerateReceipt(rows=len(key_n), version=self.version, seconds=time.perf_counter() - began)
+        return receipt, *action.split([len(some) for some in rows])
+
+    def _choose(self, observation: ObservationBatch, key_n: Tensor, greedy: bool) -> Action:
         with torch.no_grad(), products_in(self._precision, self._device):
             inputs = self.model.preprocess(observation)
-            action = self.model.act(inputs, Noise(key_n.to(self._device)), greedy=greedy).cpu()
-        if self._fixed_rows is not None:
-            action = action[place_n]
-        receipt = GenerateReceipt(rows=len(place_n), version=self.version, seconds=time.perf_counter() - began)
-        return receipt, *action.split([len(some) for some in rows])
+            return self.model.act(inputs, Noise(key_n.to(self._device)), greedy=greedy).cpu()
+
+    def _choose_in_place(
+        self, observation: ObservationBatch, key_n: Tensor, place_n: Sequence[int], fixed_rows: int, greedy: bool
+    ) -> Action:
+        """Choose in batches of one shape, each row at its place: both the shape and the place change its last bits."""
+        batches: list[dict[int, int]] = []  # place to row of each
+        for row, place in enumerate(place_n):
+            free = next((one for one in batches if place not in one), None)
+            if free is None:
+                batches.append(free := {})
+            free[place] = row
+        parts: list[Action] = []
+        order: list[int] = []
+        for batch in batches:
+            source = torch.zeros(fixed_rows, dtype=torch.int64)
+            source[list(batch)] = torch.tensor(list(batch.values()))
+            parts.append(self._choose(observation[source], key_n[source], greedy)[list(batch)])
+            order += batch.values()
+        whole: Action = torch.cat(parts) if len(parts) > 1 else parts[0]  # type: ignore[arg-type,assignment]
+        return whole[torch.tensor(order).argsort()]
 
     def _swap(self) -> None:
         """Take over staged weights in place, between two batches."""

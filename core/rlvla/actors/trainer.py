@@ -107,6 +107,10 @@ class TrainerActor:
         self.version += 1
         return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
 
+    def settled(self) -> int:
+        """Return the version, once every earlier call is done."""
+        return self.version
+
     def trial(self, observation: ObservationBatch, action: Action) -> float:
         """Return the seconds that a forward and backward pass takes for each sample of a minibatch; changes no weights."""
         wanted = self.config.micro_batch or self.algorithm.spec.minibatch_size or len(observation)

@@ -1,20 +1,28 @@
-"""Conformance of schedulers: runs on fakes, in real time, with real worker processes."""
+"""Conformance of schedulers: runs on fakes, in real time with real worker processes, and in virtual time."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import logging
+import random
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import rlvla
 from rlvla.demonstrations import record
 from rlvla.errors import RlvlaError
 from rlvla.run import Run
 from rlvla.testing.suite import Conformance, check
+
+if TYPE_CHECKING:
+    from rlvla.scheduler import Scheduler
+    from rlvla.testing.virtual import World
 
 
 class Recorder:
@@ -179,6 +187,76 @@ class SchedulerConformance(Conformance):
             assert len(heard.steps) < 50, "the scheduler does not look at graph.stopping"
             state = json.loads(next((run.directory / "checkpoints").glob("step_*/state.json")).read_text())
             assert state["graph"]["steps_done"] == len(heard.steps)
+
+    # --- in virtual time ---
+
+    def test_time_and_order_come_from_the_loop(self) -> None:
+        """No clocks, no time-outs, no sets of tasks, no task that nobody waits for: virtual time would not be exact."""
+        source = inspect.getsource(sys.modules[type(self.scheduler()).__module__])
+        found = {
+            ast.unparse(node)
+            for node in ast.walk(ast.parse(source))
+            if (isinstance(node, ast.Attribute) and ast.unparse(node).startswith("asyncio.") and node.attr in _BANNED)
+            or (
+                isinstance(node, ast.ImportFrom) and node.module == "asyncio" and _BANNED & {a.name for a in node.names}
+            )
+            or (isinstance(node, ast.Import) and {"time", "threading"} & {alias.name for alias in node.names})
+            or (isinstance(node, ast.ImportFrom) and node.module in ("time", "threading"))
+        }
+        assert not found, f"{', '.join(sorted(found))}: use graph's waits, gather and TaskGroup"
+
+    def test_any_latencies_in_virtual_time(self) -> None:
+        """Nothing stalls; no unit is lost, doubled, out of order or too old; the actors' sum of work is not exceeded."""
+        from rlvla.testing.virtual import play
+
+        for seed in range(20):
+            world = _world(seed)
+            played = play(self.scheduler(), world)
+            where = f"seed {seed}: {world}"
+            trained = [ticket for tickets in played.tickets for ticket in tickets]
+            kept = [ticket for ticket in range(trained[-1] + 1) if ticket not in world.dropped]
+            assert trained == kept, f"{where}: trained on {trained}, wanted {kept}"
+            assert len(played.tickets) == world.steps, f"{where}: {len(played.tickets)} steps"
+            bound = self.plugin().describe(self.made()).max_staleness
+            assert max(played.staleness) <= bound, f"{where}: staleness {played.staleness}, promised {bound}"
+            assert played.versions == sorted(played.versions), f"{where}: versions went backwards: {played.versions}"
+            in_turn = sum(played.busy.values())
+            assert played.seconds <= in_turn + 1e-6, (
+                f"{where}: {played.seconds} s, in turn {in_turn} s: who waits for what?"
+            )
+
+    def scheduler(self) -> Scheduler:
+        """Return a scheduler of the suite's config."""
+        made: Scheduler = self.plugin().load()(self.made())
+        return made
+
+
+_BANNED = {"wait", "as_completed", "wait_for", "timeout", "create_task", "ensure_future", "run_coroutine_threadsafe"}
+
+
+def _world(seed: int) -> World:
+    from rlvla.testing.virtual import Latency, World
+
+    draw = random.Random(seed)
+    seconds = [draw.choice([1.0, draw.lognormvariate(0, 1)]) for _ in range(97)]
+    chunks = [draw.choice([1, 2, 3, 12]) for _ in range(97)]
+    return World(
+        slots=[draw.randint(1, 3) for _ in range(draw.randint(1, 4))],
+        unit="group" if seed % 2 else "window",
+        units_per_step=draw.randint(1, 6),
+        steps=4,
+        latency=Latency(
+            simulate=lambda slot, step: seconds[(31 * slot + step) % 97],
+            reset=draw.choice([0.0, 1.0]),
+            generate_call=draw.choice([0.0, 2.0]),
+            generate_row=draw.choice([0.0, 0.5]),
+            train=lambda step: 3 * seconds[step],
+            snapshot=draw.choice([0.0, 0.2]),
+            offer=draw.choice([0.0, 0.3]),
+        ),
+        episode=lambda slot, number: chunks[(31 * slot + number) % 97],
+        dropped=frozenset(ticket for ticket in range(1000) if draw.random() < (0.25 if seed % 4 > 1 else 0.0)),
+    )
 
 
 def check_scheduler(name: str, config: Mapping[str, Any] | None = None, **attributes: Any) -> None:

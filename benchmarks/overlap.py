@@ -1,0 +1,153 @@
+"""How much of what can overlap does: each scheduler on simulators, generator and trainer that sleep, in real time.
+
+The same latencies run twice: on real actors (threads of this process; the model and the trainer do next to nothing beside
+sleeping), and on fake ones in virtual time, where the controller costs nothing. Virtual over real seconds is the overlap
+efficiency against the schedule's own bound; the device bound is the busiest actor's share of the virtual run.
+
+    python benchmarks/overlap.py [--steps 8] [--output benchmarks/results/overlap.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rlvla
+from rlvla.configs import read_one
+from rlvla.plugin import find
+from rlvla.testing.fakes.simulator import FakeSimulator
+from rlvla.testing.virtual import Latency, World, play
+
+SLOTS, ROWS, WINDOW = 8, 2, 4
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "sync": {"use": "sync"},
+    "async-rollout": {"use": "async-rollout"},
+    "full-async, staleness 0": {"use": "full-async", "max_staleness": 0},
+    "full-async, staleness 1": {"use": "full-async", "max_staleness": 1},
+}
+CHUNK_S = np.random.default_rng(0).lognormal(np.log(0.2), 0.4, (SLOTS, 997))
+"""Seconds of a chunk step, by slot and step: long tails, as simulators have."""
+LATENCY = Latency(
+    simulate=lambda slot, step: float(CHUNK_S[slot, step % 997]),
+    generate_call=0.02,
+    generate_row=0.002,
+    train=lambda step: 0.8,
+)
+
+
+def sleeping(call: Callable[..., Any], seconds: Callable[[Any], float]) -> Callable[..., Any]:
+    """Return a call that lasts so long, counted from its result."""
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        began = time.perf_counter()
+        result = call(*arguments, **options)
+        time.sleep(max(0.0, seconds(result) - (time.perf_counter() - began)))
+        return result
+
+    return slow
+
+
+def real_seconds(scheduler: dict[str, Any], steps: int) -> tuple[float, float, float]:
+    """Return seconds of a run on real actors, the controller's CPU seconds for each slot chunk step, mean staleness."""
+    staleness: list[float] = []
+
+    class Listener:
+        @rlvla.hookimpl
+        def on_step(self, metrics: dict[str, float]) -> None:
+            staleness.append(metrics["train/staleness_mean"])
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"directory": folder, "name": "run", "slots": SLOTS, "sim_in_process": True, "threads": 1}
+        quiet = {"without": ("tensorboard", "display"), "device": "cpu", "save_every": 0, "steps": steps}
+        with rlvla.build(
+            sim={"use": "fake", "num_envs": SLOTS * ROWS},
+            model="fake",
+            algo={"use": "ppo", "window": WINDOW, "passes": 1, "minibatch_size": None},
+            scheduler=scheduler,
+            run={**options, **quiet},
+            listeners=[Listener()],
+        ) as run:
+            engine = run._started()
+            for number, slot in enumerate(engine.graph.slots):
+                simulator = slot.actor.actor._runner.simulator
+                assert isinstance(simulator, FakeSimulator)
+                times = iter(CHUNK_S[number])
+                simulator.step = sleeping(simulator.step, lambda result, times=times: float(next(times)))
+            generator, trainer = engine.generator.actor, engine.trainer.actor
+            generator.act = sleeping(
+                generator.act, lambda result: LATENCY.generate_call + LATENCY.generate_row * result[0].rows
+            )
+            trainer.train = sleeping(trainer.train, lambda result: LATENCY.train(0))
+            began = time.perf_counter()
+            controller = engine.wait(_cpu())
+            run.train()
+            seconds = time.perf_counter() - began
+            controller = engine.wait(_cpu()) - controller
+    return seconds, controller / (steps * SLOTS * WINDOW), float(np.mean(staleness))
+
+
+async def _cpu() -> float:
+    """Return the CPU seconds of the thread that runs this."""
+    return time.thread_time()
+
+
+def measure(scheduler: dict[str, Any], steps: int) -> dict[str, float]:
+    """Return one row of the table."""
+    plugin = find("scheduler", scheduler["use"])
+    options = {name: value for name, value in scheduler.items() if name != "use"}
+    world = World(
+        slots=(ROWS,) * SLOTS,
+        window=WINDOW,
+        units_per_step=SLOTS * ROWS,
+        steps=steps,
+        latency=LATENCY,
+        episode=lambda slot, number: 1_000_000,
+    )
+    virtual = play(plugin.load()(read_one(plugin.config, options)), world)
+    seconds, controller, staleness = real_seconds(scheduler, steps)
+    return {
+        "seconds": round(seconds, 2),
+        "schedule_bound_s": round(virtual.seconds, 2),
+        "device_bound_s": round(max(virtual.busy.values()), 2),
+        "overlap_efficiency": round(virtual.seconds / seconds, 3),
+        "controller_ms_a_slot_chunk_step": round(1000 * controller, 3),
+        "generator_batch_rows": round(float(np.mean(virtual.batches)), 1),
+        "staleness_mean": round(staleness, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    rows = {}
+    for name, scheduler in SCHEDULERS.items():
+        rows[name] = measure(scheduler, arguments.steps)
+        print(f"{name:<24}", json.dumps(rows[name]), flush=True)
+    result = {
+        "machine": f"{os.cpu_count()}-core {platform.machine()} CPU",
+        "slots": SLOTS,
+        "rows_of_a_slot": ROWS,
+        "window": WINDOW,
+        "steps": arguments.steps,
+        "schedulers": rows,
+        "speed_up_over_sync": round(rows["sync"]["seconds"] / rows["full-async, staleness 1"]["seconds"], 2),
+    }
+    print(json.dumps(result["speed_up_over_sync"]))
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

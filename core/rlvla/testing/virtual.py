@@ -1,0 +1,329 @@
+"""Fake actors that take virtual time: the scheduler, the graph and its services are the real ones.
+
+>>> scheduler = find("scheduler", "sync").load()(SyncConfig())
+>>> played = play(scheduler, World(slots=(1, 1), latency=Latency(simulate=lambda slot, step: 1.0 + 2.0 * slot)))
+>>> played.seconds
+28.0
+
+The trainer checks what it gets: every chunk of a unit once and in order, no unit twice, none too old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlvla.algorithm import Algorithm
+from rlvla.assembly import Entry
+from rlvla.clock import VirtualLoop, run_virtual
+from rlvla.graph import Graph
+from rlvla.receipts import Ended, GenerateReceipt, StepReceipt, TrainReceipt, UnitReport
+from rlvla.rollout import Row, Slot
+from rlvla.scheduler import Scheduler
+from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec, UnitKind
+from rlvla.watch import Watch
+from rlvla.work import GroupFeed, WindowFeed
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What each call takes, in seconds."""
+
+    simulate: Callable[[int, int], float] = lambda slot, step: 1.0
+    """Of a slot's n-th chunk step."""
+    reset: float = 0.0
+    generate_call: float = 0.0
+    generate_row: float = 1.0
+    """A batch of n rows takes ``generate_call + n * generate_row``."""
+    train: Callable[[int], float] = lambda step: 4.0
+    snapshot: float = 0.0
+    """The trainer's part of a publication: it cannot train meanwhile."""
+    offer: float = 0.0
+    """The generator's part: it cannot act meanwhile."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What is played: a run without numbers."""
+
+    slots: Sequence[int] = (1, 1)
+    """Rows of each slot."""
+    unit: UnitKind = "window"
+    window: int = 2
+    group_size: int = 2
+    units_per_step: int = 2
+    steps: int = 2
+    latency: Latency = field(default_factory=Latency)
+    episode: Callable[[int, int], int] = lambda slot, number: 1
+    """Chunks of a slot's n-th episode."""
+    dropped: Collection[int] = ()
+    """Tickets that the algorithm refuses."""
+    budget: float | None = None
+    """``AlgorithmSpec.refill_budget``."""
+    batch_rows: int | None = None
+    stop_after: int | None = None
+    """Training steps after which the run is told to stop."""
+    evaluate_every: int = 0
+    """Training steps between pauses of one second."""
+
+
+@dataclass
+class Played:
+    """What became of it."""
+
+    seconds: float
+    tickets: list[list[int]]
+    """Of each training step."""
+    staleness: list[int]
+    """Of each training step: of its oldest chunk."""
+    batches: list[int]
+    """Rows of each call of the generator."""
+    versions: list[int]
+    """Weights that each call acted with."""
+    most_outstanding: int
+    """Units that were begun and not trained on, at any time."""
+    busy: Mapping[str, float]
+    """Seconds that each actor worked."""
+    metrics: list[Mapping[str, float]]
+    state: Mapping[str, Any]
+    """Of the graph, at the end."""
+
+
+class FakeHandle:
+    """An actor in virtual time: one call at a time, in the order of the calls. Methods are coroutines, or plain for ``send``."""
+
+    def __init__(self, name: str, actor: Any) -> None:
+        self.name = name
+        self.actor = actor
+        self.busy = 0.0
+        self._turn = asyncio.Lock()
+
+    async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
+        async with self._turn:
+            began = asyncio.get_running_loop().time()
+            result = await getattr(self.actor, method)(*arguments)
+            self.busy += asyncio.get_running_loop().time() - began
+        return list(result) if returns else [result]
+
+    def send(self, method: str, *arguments: Any) -> None:
+        getattr(self.actor, method)(*arguments)
+
+
+class FakeSimulatorActor:
+    """Rows count chunks; an episode ends when it has its number."""
+
+    def __init__(self, slot: int, rows: int, world: World) -> None:
+        self._slot = slot
+        self._world = world
+        self._left = [0] * rows
+        self._episodes = 0
+        self._steps = 0
+
+    async def reset(
+        self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Any], videos: Mapping[int, str]
+    ) -> tuple[float, None]:
+        await asyncio.sleep(self._world.latency.reset)
+        for row in rows:
+            self._left[row] = self._world.episode(self._slot, self._episodes)
+            self._episodes += 1
+        return self._world.latency.reset, None
+
+    async def step(self, action: Any, rows: Sequence[int]) -> tuple[StepReceipt, None, None]:
+        seconds = self._world.latency.simulate(self._slot, self._steps)
+        self._steps += 1
+        await asyncio.sleep(seconds)
+        ended = []
+        for row in rows:
+            assert self._left[row] > 0, f"slot {self._slot}: row {row} was stepped after its episode ended"
+            self._left[row] -= 1
+            if not self._left[row]:
+                ended.append(Ended(row, True, True, True, 1, 1.0))
+        return StepReceipt(self._slot, len(rows), tuple(ended), seconds), None, None
+
+
+class FakeGeneratorActor:
+    """Swaps offered weights in between two batches."""
+
+    def __init__(self, latency: Latency) -> None:
+        self._latency = latency
+        self._version = -1
+        self._staged = -1
+        self.batches: list[int] = []
+        self.versions: list[int] = []
+
+    async def offer(self, weights: None, version: int) -> None:
+        await asyncio.sleep(self._latency.offer)
+        self._staged = version
+
+    async def act(
+        self,
+        observations: Sequence[None],
+        rows: Sequence[Sequence[int]],
+        places: Sequence[Sequence[int]],
+        keys: Sequence[Sequence[int]],
+        greedy: bool,
+    ) -> tuple[Any, ...]:
+        assert self._staged >= self._version, "versions went backwards"
+        self._version = self._staged
+        count = sum(map(len, rows))
+        assert count > 0, "an empty batch"
+        self.batches.append(count)
+        self.versions.append(self._version)
+        seconds = self._latency.generate_call + self._latency.generate_row * count
+        await asyncio.sleep(seconds)
+        return GenerateReceipt(count, self._version, seconds), *(None for _ in rows)
+
+
+class FakeTrainerActor:
+    """Keeps (version, last) of every chunk, and checks units when they are trained on."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.version = 0
+        self._units: dict[int, dict[int, list[tuple[int, bool]]]] = {}
+        self._gone: Counter[int] = Counter()
+        self.most_outstanding = 0
+        self.tickets: list[list[int]] = []
+        self.staleness: list[int] = []
+
+    def record(
+        self, before: None, action: None, outcome: None, after: None, version: int, entries: Sequence[Entry]
+    ) -> None:
+        for entry in entries:
+            assert not self._gone[entry.ticket], f"ticket {entry.ticket} is played again"
+            chunks = self._units.setdefault(entry.ticket, {}).setdefault(entry.member, [])
+            assert entry.chunk == len(chunks), f"ticket {entry.ticket}: chunk {entry.chunk} came after {len(chunks)}"
+            chunks.append((version, entry.last))
+        self.most_outstanding = max(self.most_outstanding, len(self._units))
+
+    def forget(self, ticket: int, member: int | None = None) -> None:
+        if member is None:
+            del self._units[ticket]
+            self._gone[ticket] += 1
+        else:
+            self._units.get(ticket, {}).pop(member, None)
+
+    async def train(self, tickets: Sequence[int], step: int) -> TrainReceipt:
+        world, oldest = self._world, self.version
+        for ticket in tickets:
+            self._gone[ticket] += 1
+            assert self._gone[ticket] == 1, f"ticket {ticket} is trained on twice, or was dropped"
+            unit = self._units.pop(ticket)
+            wanted = 1 if world.unit == "window" else world.group_size
+            assert len(unit) == wanted, f"ticket {ticket} has {len(unit)} of {wanted} trajectories"
+            for chunks in unit.values():
+                ends = [last for _, last in chunks]
+                assert ends == [False] * (len(chunks) - 1) + [True], f"ticket {ticket} is not whole: {ends}"
+                oldest = min(oldest, *(version for version, _ in chunks))
+        self.tickets.append(list(tickets))
+        self.staleness.append(self.version - oldest)
+        seconds = world.latency.train(step)
+        await asyncio.sleep(seconds)
+        self.version += 1
+        return TrainReceipt(self.version, seconds, {"train/staleness_max": float(self.staleness[-1])})
+
+    async def publish(self, weights: str) -> tuple[int, None]:
+        await asyncio.sleep(self._world.latency.snapshot)
+        return self.version, None
+
+
+class _Listener:
+    """Stands in for the hooks of a run."""
+
+    def __init__(self) -> None:
+        self.metrics: list[Mapping[str, float]] = []
+
+    def wants(self, hook: str) -> bool:
+        return False
+
+    def call(self, hook: str, /, **arguments: Any) -> None:
+        if hook == "on_step":
+            self.metrics.append(arguments["metrics"])
+
+
+class _Judge:
+    """Stands in for the algorithm: all that the controller asks of it."""
+
+    def __init__(self, world: World) -> None:
+        self._dropped = frozenset(world.dropped)
+        self.spec = AlgorithmSpec(
+            unit=world.unit,
+            credit_level="chunk",
+            ratio_level="chunk",
+            values=False,
+            window=world.window if world.unit == "window" else 1,
+            group_size=world.group_size if world.unit == "group" else 1,
+            refill_budget=world.budget,
+        )
+
+    def keep(self, report: UnitReport) -> bool:
+        return report.ticket not in self._dropped
+
+
+def play(scheduler: Scheduler, world: World) -> Played:
+    """Run a scheduler in a world of fakes, in virtual time.
+
+    Raises:
+        Stuck: it waits for what cannot come.
+        AssertionError: a unit was lost, doubled, out of order or too old.
+    """
+    return run_virtual(_play(scheduler, world))
+
+
+async def _play(scheduler: Scheduler, world: World) -> Played:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    generator, trainer, heard = FakeGeneratorActor(world.latency), FakeTrainerActor(world), _Listener()
+    handles = [FakeHandle("generator", generator), FakeHandle("trainer", trainer)]
+    slots, first = [], 0
+    for number, size in enumerate(world.slots):
+        handles.append(FakeHandle(f"sim-{number}", FakeSimulatorActor(number, size, world)))
+        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)]))
+        first += size
+    judge: Any = _Judge(world)
+    simulator = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"), TaskSpec("b")))
+    kind: type[WindowFeed | GroupFeed] = WindowFeed if world.unit == "window" else GroupFeed
+    algorithm: Algorithm = judge
+    hooks: Any = heard
+
+    async def periodic(step: int) -> None:
+        if step == world.stop_after:
+            graph.stopping = True
+        if world.evaluate_every and step % world.evaluate_every == 0:
+            async with graph.paused():
+                acted = len(generator.batches)
+                await asyncio.sleep(1.0)
+                assert len(generator.batches) == acted, "somebody played in a pause"
+
+    graph = Graph(
+        slots=slots,
+        generator=handles[0],
+        trainer=handles[1],
+        algorithm=algorithm,
+        feed=kind(judge.spec, simulator, first, 0),
+        hooks=hooks,
+        watch=Watch(),
+        until=world.steps,
+        units_per_step=world.units_per_step,
+        max_staleness=scheduler.spec.max_staleness,
+        batch_rows=world.batch_rows,
+        periodic=periodic,
+    )
+    graph.start(world.steps)
+    await scheduler.run(graph, world.steps)
+    left = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not left, f"the scheduler has returned and left tasks behind: {', '.join(sorted(left))}"
+    return Played(
+        seconds=loop.time(),
+        tickets=trainer.tickets,
+        staleness=trainer.staleness,
+        batches=generator.batches,
+        versions=generator.versions,
+        most_outstanding=trainer.most_outstanding,
+        busy={handle.name: handle.busy for handle in handles},
+        metrics=heard.metrics,
+        state=graph.state(),
+    )

@@ -1,0 +1,5 @@
+from rlvla.testing import SchedulerConformance
+
+
+class TestAsyncRollout(SchedulerConformance):
+    name = "async-rollout"
