@@ -14,7 +14,7 @@ def ended(success: bool, steps: int = 4) -> Ended:
 
 
 def test_overlapping_intervals_count_once():
-    assert _union([(0, 2), (1, 3), (5, 6), (5, 5.5)]) == 4
+    assert _union([(0, 2), (1, 3), (5, 6), (5, 5.5)], since=0) == 4
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlvla.errors import CheckpointError
+from rlvla.errors import CheckpointError, RlvlaError
 
 FORMAT = 1
 _NAME = re.compile(r"step_(\d+)$")
@@ -70,6 +71,10 @@ def _sync(path: Path) -> None:
 
 def steps(run_directory: Path) -> list[int]:
     """Return the steps of complete checkpoints, ascending."""
+    for old in (run_directory / "checkpoints").glob(".step_*.old"):  # a kill between the two renames of a commit
+        place = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
+        if not place.exists():
+            os.rename(old, place)
     found = [
         _NAME.match(place.name)
         for place in (run_directory / "checkpoints").glob("step_*")
@@ -86,11 +91,50 @@ def prune(run_directory: Path, keep_last: int) -> None:
             shutil.rmtree(path_of(run_directory, step))
 
 
-def mark_best(run_directory: Path, step: int, success: float) -> None:
-    """Remember the best evaluated step, if this is it; its checkpoint is kept."""
+def set_aside(run_directory: Path, after: int) -> None:
+    """Rename the checkpoints beyond a step, when a run goes on from an earlier one: another history begins there."""
+    for step in steps(run_directory):
+        if step > after:
+            place, number = path_of(run_directory, step), 1
+            while (aside := place.with_name(f"superseded_{place.name}_{number}")).exists():
+                number += 1
+            os.rename(place, aside)
+
+
+def write_results(run_directory: Path, step: int, results: Mapping[str, Any]) -> Path:
+    """Write an evaluation's results to a file of their own in ``evaluations/``."""
+    folder, number = run_directory / "evaluations", 1
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"step_{step:06d}.json"
+    while place.exists():
+        number += 1
+        place = folder / f"step_{step:06d}_{number}.json"
+    place.write_text(json.dumps(results, indent=1))
+    return place
+
+
+@contextmanager
+def readable(place: Path) -> Iterator[None]:
+    """Within, whatever a damaged file leads to is a :class:`CheckpointError` that names the checkpoint."""
+    try:
+        yield
+    except RlvlaError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{place} cannot be read: {type(error).__name__}: {error}; take another checkpoint of the run"
+        ) from error
+
+
+def is_best(run_directory: Path, success: float) -> bool:
+    """Say whether no evaluation so far was as good."""
     note = run_directory / "checkpoints" / "best.json"
-    if note.is_file() and json.loads(note.read_text())["success"] >= success:
-        return
+    return not note.is_file() or json.loads(note.read_text())["success"] < success
+
+
+def mark_best(run_directory: Path, step: int, success: float) -> None:
+    """Remember the best evaluated step; its checkpoint is kept."""
+    note = run_directory / "checkpoints" / "best.json"
     note.parent.mkdir(parents=True, exist_ok=True)
     part = note.with_suffix(".part")
     part.write_text(json.dumps({"step": step, "success": success}))

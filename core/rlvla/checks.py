@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rlvla import demonstration_header
-from rlvla.configs import RunConfig
+from rlvla.configs import RunConfig, RunOptions
 from rlvla.errors import ConfigError
 from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
 
@@ -72,6 +73,12 @@ def check(config: RunConfig) -> Specs:
         problems.append(
             f"run.batch_rows: got {config.run.batch_rows}, wanted at most sim.num_envs ({num_envs}): there are no more rows"
         )
+    if config.eval.tasks == ():
+        problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
+    if Path(config.run.name).name != config.run.name:
+        problems.append(
+            f"run.name: got {config.run.name!r}, wanted the name of a folder in run.directory, without separators"
+        )
     if config.eval.tasks and (beyond := [task for task in config.eval.tasks if task >= len(sim.tasks)]):
         problems.append(f"eval.tasks: got {beyond}, wanted numbers below {len(sim.tasks)} (tasks of {config.sim.name})")
     if algo.max_staleness < scheduler.max_staleness:
@@ -92,7 +99,7 @@ def check(config: RunConfig) -> Specs:
         problems.append("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
     if problems:
         raise ConfigError(problems)
-    if config.run.save_every > config.run.steps:
+    if config.run.save_every > config.run.steps and config.run.save_every != RunOptions().save_every:
         log.warning(
             "run.save_every (%d) lies beyond the last step (%d): only the end is saved",
             config.run.save_every,

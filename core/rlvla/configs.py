@@ -251,6 +251,19 @@ def read_choice(kind: Kind, value: Any) -> Choice:
     return Choice(plugin, getattr(checked, kind))
 
 
+def read_section(name: str, data: Mapping[str, Any]) -> Any:
+    """Return one checked section of the core (``train``, ``eval``, ``run``).
+
+    Raises:
+        ConfigError: with every problem found, each with its path.
+    """
+    problems: list[str] = []
+    checked = _validate({name: SECTIONS[name]}, {name: dict(data)}, problems)
+    if problems:
+        raise ConfigError(problems)
+    return getattr(checked, name)
+
+
 def read_file(path: str | Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, or the one that ``recipe()`` in a Python file returns.
 
@@ -259,20 +272,28 @@ def read_file(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; give a .yaml file or a .py file with a function recipe()")
+        what = "a folder" if path.is_dir() else "no such file"
+        raise ConfigError(f"{path}: {what}; give a .yaml file or a .py file with a function recipe()")
     if path.suffix == ".py":
         import runpy
 
-        made = runpy.run_path(str(path)).get("recipe")
-        if made is None:
+        try:
+            made = runpy.run_path(str(path)).get("recipe")
+            data = made() if callable(made) else None
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
+        if isinstance(data, RunConfig):
+            return data.to_dict()
+        if not isinstance(data, Mapping):
             raise ConfigError(f"{path}: has no function recipe() that returns the run's mapping")
-        data = made()
-        return data.to_dict() if isinstance(data, RunConfig) else dict(data)
+        return dict(data)
     import yaml
 
     try:
         data = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds a {type(data).__name__}, wanted a mapping with sim, model, algo, scheduler")
@@ -318,6 +339,7 @@ def choose(kind: Kind, value: Any, name: str | None) -> tuple[Plugin[Any, Any], 
 def _validate(fields: Mapping[str, type[Any]], data: dict[str, Any], problems: list[str]) -> Any:
     from pydantic import TypeAdapter, ValidationError
 
+    problems += _truth_for_numbers(fields, data)
     root = make_dataclass(
         "Run",
         [(name, kind) for name, kind in fields.items()],
@@ -331,6 +353,20 @@ def _validate(fields: Mapping[str, type[Any]], data: dict[str, Any], problems: l
         for item in error.errors(include_url=False):
             problems.append(_message(item, fields))
         return None
+
+
+def _truth_for_numbers(fields: Mapping[str, type[Any]], data: Mapping[str, Any]) -> list[str]:
+    """Refuse true and false where a number is wanted: pydantic would take them as 1 and 0."""
+    found = []
+    for section, kind in fields.items():
+        values = data.get(section)
+        if not dataclasses.is_dataclass(kind) or not isinstance(values, Mapping):
+            continue
+        for item in dataclasses.fields(kind):
+            value = values.get(item.name)
+            if isinstance(value, bool) and "bool" not in str(item.type):
+                found.append(f"{section}.{item.name}: got {value!r}, wanted {item.type}")
+    return found
 
 
 def _message(item: Any, fields: Mapping[str, type[Any]]) -> str:

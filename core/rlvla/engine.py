@@ -23,7 +23,7 @@ from rlvla.actors.trainer import TrainerActor
 from rlvla.algorithm import Algorithm
 from rlvla.checks import Specs, split, usable_cores
 from rlvla.configs import Choice, EvalConfig, RunConfig, plain, write_file
-from rlvla.errors import RlvlaError
+from rlvla.errors import ConfigError, RlvlaError, StallError
 from rlvla.evaluation import EvaluationSink, episodes_of
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
@@ -46,7 +46,14 @@ def device_of(name: str) -> torch.device:
     """Return the device that ``run.device`` means."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"run.device: got {name!r}, wanted 'auto', 'cpu', 'cuda' or 'cuda:N'") from error
+    there = torch.cuda.device_count()
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= there):
+        raise ConfigError(f"run.device: got {name!r}; this machine has 'cpu' and {there} CUDA devices")
+    return device
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -132,13 +139,16 @@ class Engine:
             except TimeoutError:
                 if future.done():
                     raise
+                if not self._thread.is_alive():
+                    raise StallError("the controller's thread ended in the middle of a call") from None
             except BaseException:
                 future.cancel()
                 raise
 
     def wait_idle(self, seconds: float = 300.0) -> None:
         """After a cancelled :meth:`wait`: wait until it has saved."""
-        self._idle.wait(seconds)
+        if self._thread.is_alive():
+            self._idle.wait(seconds)
 
     def _handle(self, name: str, actor: Any) -> LocalHandle:
         handle = LocalHandle(name, actor)
@@ -160,7 +170,9 @@ class Engine:
             await self._ready(self._slots)
             if any(self._live):
                 assert self._resumed is not None, "live episodes without a checkpoint"
-                await self._restore(checkpoint.read_episodes(self._resumed), self._live)
+                with checkpoint.readable(self._resumed):
+                    episodes = checkpoint.read_episodes(self._resumed)
+                await self._restore(episodes, self._live)
 
     def _make_slots(self, sizes: Sequence[int], name: str) -> list[Slot]:
         slots, first = [], 0
@@ -182,16 +194,16 @@ class Engine:
         )
 
     async def _ready(self, slots: Sequence[Slot]) -> None:
-        for parts in await asyncio.gather(*(slot.actor.call("ready", returns=1) for slot in slots)):
+        starting = (self._watch("start", slot.actor.call("ready", returns=1), slot.actor.name) for slot in slots)
+        for parts in await asyncio.gather(*starting):
             self.simulator_versions = parts[1]
 
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""
         for handle in self._handles:
             if isinstance(handle.actor, SimulatorActor):
-                closing = handle.submit("close")
                 try:
-                    closing.result(timeout=10)
+                    handle.submit("close").result(timeout=10)
                 except Exception:
                     handle.actor.kill()
             handle.close()
@@ -251,14 +263,17 @@ class Engine:
         saves = save_every and step % save_every == 0 and step < self.graph.until
         if not evaluates and not saves:
             return
+        best = False
         async with self.graph.paused():
             if evaluates:
                 results = await self._evaluate_present(config)
-                checkpoint.mark_best(self.directory, step, results.success)
+                checkpoint.write_results(self.directory, step, results.to_dict())
                 self._hooks.call("on_evaluation", step=step, results=results)
-                saves = saves or checkpoint.best(self.directory) == step
-            if saves:
+                best = checkpoint.is_best(self.directory, results.success)
+            if saves or best:
                 await self.save(live=True)
+            if best:
+                checkpoint.mark_best(self.directory, step, results.success)
 
     def _training_video(self, episode: int) -> Path | None:
         every = self.config.run.video_every
@@ -301,9 +316,11 @@ class Engine:
 
         feed = EpisodeFeed(episodes, config.seed)
         rollout = Rollout(self._eval_slots, self.generator, feed, sink, greedy=config.greedy, video=video)
-        while working := await rollout.begin(self._eval_slots):
-            receipt = await rollout.generate(working)
-            await asyncio.gather(*(rollout.step(slot) for slot in working))
+        watch = self._watch
+        while working := await watch("evaluation: reset", rollout.begin(self._eval_slots)):
+            receipt = await watch("evaluation: generate", rollout.generate(working))
+            steps = (watch("evaluation: simulate", rollout.step(slot), f"eval-{slot.number}") for slot in working)
+            await asyncio.gather(*steps)
             self.graph.report("evaluate", lambda: sink.done / len(episodes))
         for path in sink.videos.values():
             self._hooks.call("on_video", step=self.graph.steps_done, path=path)
@@ -346,6 +363,8 @@ class Engine:
         if not live or not self.specs.sim.restorable:
             state["live"] = [False] * self.specs.num_envs
         numbers_place = checkpoint.path_of(self.directory, state["steps_done"])
+        if not live and (numbers_place / "state.json").is_file():
+            return numbers_place  # of the same weights, and with the live episodes: what an abort can save is less
         with checkpoint.Writer(numbers_place) as writer:
             write_file(writer.folder / "config.yaml", self.config)
             (trainer,) = await self.trainer.call("save", writer.folder)
@@ -373,13 +392,16 @@ class Engine:
             CheckpointError: it is of another model, or has another number of environments.
         """
         state = checkpoint.read_state(place)
-        live: list[bool] = state["graph"]["live"]
-        await self.trainer.call("load", place, state["trainer"])
+        with checkpoint.readable(place):
+            live: list[bool] = state["graph"]["live"]
+            await self.trainer.call("load", place, state["trainer"])
         if self._plays and len(live) != self.specs.num_envs:
             log.warning(
-                "%s had %d environments, now %d: live episodes start again", place, len(live), self.specs.num_envs
+                "%s had %d environments, now %d: live episodes are given up, new ones start",
+                place,
+                len(live),
+                self.specs.num_envs,
             )
-            state["graph"]["feed"].pop("episodes", None)
             live = [False] * self.specs.num_envs
         self.graph.load_state(state["graph"])
         return live

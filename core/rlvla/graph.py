@@ -182,7 +182,7 @@ class Graph:
     async def step(self, slot: Slot) -> None:
         """Execute the chunk that was chosen for a slot; complete units are submitted by themselves."""
         try:
-            await self._timed("simulate", self._rollout.step(slot))
+            await self._timed("simulate", self._rollout.step(slot), slot.actor.name)
         finally:
             self._border(slot)
 
@@ -354,11 +354,11 @@ class Graph:
         self.meter.started += 1
         return self._video(self.meter.started - 1)
 
-    async def _timed(self, phase: str, waiting: Awaitable[R]) -> R:
+    async def _timed(self, phase: str, waiting: Awaitable[R], who: str = "") -> R:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            return await self._watch(phase, waiting)
+            return await self._watch(phase, waiting, who)
         finally:
             self.meter.add_time(phase, began, loop.time())
 

@@ -132,8 +132,8 @@ def _look(config: GymConfig) -> _Seen:
     """Make an environment and look at its spaces, once for each choice of environment and keys."""
     key = repr((config.env, config.kwargs, config.picture, config.state))
     if key not in _SEEN:
-        env = make_env(config)
         try:
+            env = make_env(config)
             observation, _ = env.reset(seed=0)
             _SEEN[key] = _Seen(
                 picture=_picture(config, env, observation).shape[:2],
@@ -141,8 +141,14 @@ def _look(config: GymConfig) -> _Seen:
                 action=_action_parts(env.action_space),
                 limit=getattr(env.spec, "max_episode_steps", None) or 1000,
             )
-        finally:
             env.close()
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"sim.env: {config.env!r} cannot be used (picture {config.picture!r}, state {config.state!r}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
     return _SEEN[key]
 
 

@@ -109,14 +109,14 @@ class Hooks:
         for implementation in sorted(implementations, key=lambda one: (one.trylast, not one.tryfirst)):
             try:
                 implementation.function(*(arguments[name] for name in implementation.argnames))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 name = implementation.plugin_name
                 if self._strict:
                     error.add_note(f"raised by the listener {name!r} in {hook}; strict_listeners is on")
                     raise
                 self._failed(name, implementation.plugin, hook, error)
 
-    def _failed(self, name: str, listener: object, hook: str, error: Exception) -> None:
+    def _failed(self, name: str, listener: object, hook: str, error: BaseException) -> None:
         self.failures[name] += 1
         first = self.failures[name] == 1  # its traceback once, not three times
         log.warning("listener %r failed in %s: %s: %s", name, hook, type(error).__name__, error, exc_info=first)

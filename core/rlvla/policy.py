@@ -38,7 +38,8 @@ def load(path: str | Path, device: str = "auto") -> Policy:
     if start is not None:
         choice = replace(choice, config=replace(choice.config, **{start: None}))
     model = make_model(choice, specs, config.run.seed, device_of(device))
-    model.load(place / "model")
+    with checkpoint.readable(place):
+        model.load(place / "model")
     return Policy(model, specs.sim, seed=config.run.seed, place=place)
 
 

@@ -7,6 +7,7 @@ work needs a new episode, and report each played chunk and each end to a sink.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from rlvla.receipts import Ended, GenerateReceipt, StepReceipt
 from rlvla.runtimes import Handle
 from rlvla.specs import Start
 from rlvla.work import Feed, Work
+
+log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
 """A slot whose worker dies this often without a single chunk step in between ends the run."""
@@ -186,6 +189,7 @@ class Rollout:
     async def _replace(self, slot: Slot, error: WorkerDied) -> None:
         """Start a dead worker again; its rows play their work from the start."""
         slot.restarts += 1
+        log.warning("%s; it is started again, and its rows play their work from the start", error)
         if slot.restarts > MAX_RESTARTS:
             error.add_note(f"it died {slot.restarts} times in a row; given up")
             raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import signal
@@ -9,9 +10,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rlvla import checkpoint, configs, versions
 from rlvla.checks import Specs, check, check_demonstrations
@@ -87,6 +89,10 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None, listene
         ConfigError: overrides that cannot work.
     """
     place = checkpoint.find(path)
+    if fixed := {"name", "directory"} & set((overrides or {}).get("run") or {}):
+        raise ConfigError(
+            f"run.{min(fixed)}: a resumed run goes on in its own folder, {checkpoint.run_of(place)}; leave it out"
+        )
     source = merged(configs.read_file(place / "config.yaml"), overrides or {})
     source["run"] = {
         **source["run"],
@@ -144,10 +150,12 @@ class Run:
         self._resume_from = resume_from
         self._engine: Engine | None = None
         self._closed = False
+        self._lock: IO[str] | None = None
 
     def _default_name(self) -> str:
         names = "-".join(getattr(self.config, kind).name for kind in ("model", "sim", "algo", "scheduler"))
-        return f"{names}-{time.strftime('%Y%m%d-%H%M%S')}"
+        now = time.time()
+        return f"{names}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{int(now * 1000) % 1000:03d}"
 
     # ---- what users call ----------------------------------------------------------------------------------------
 
@@ -155,19 +163,17 @@ class Run:
         """Train until ``steps`` training steps are done (counted from the run's first), saving on the way and at the end.
 
         Args:
-            steps: None: ``run.steps``.
+            steps: None: ``run.steps``, which schedules (learning rate) also end at.
 
         Raises:
             RlvlaError: what went wrong; a checkpoint was saved before.
             KeyboardInterrupt: Ctrl-C; a checkpoint was saved before.
         """
         check_demonstrations(self.config, self.specs)
+        until = self._until(steps)
         engine = self._started()
-        until = steps or self.config.run.steps
-        if engine.graph.steps_done >= until:
-            raise ConfigError(
-                f"run.steps: got {until}, but {engine.graph.steps_done} steps are done: ask for more (run.train(steps=...))"
-            )
+        if self._resume_from is not None:
+            checkpoint.set_aside(self.directory, after=engine.graph.steps_done)
         info = self.info()
         self._write_manifest(info)
         self.hooks.call("on_run_start", run=info)
@@ -181,10 +187,29 @@ class Run:
                 engine.wait_idle()
             raise
         finally:
-            self.hooks.call("on_run_end", run=info, error=error)
-            if error is not None:
-                self.close()
+            try:
+                self.hooks.call("on_run_end", run=info, error=error)
+            finally:
+                if error is not None:
+                    self.close()
         return info
+
+    def _until(self, steps: int | None) -> int:
+        """Return the step to train to, known to lie ahead before anything starts."""
+        until = self.config.run.steps if steps is None else steps
+        if isinstance(until, bool) or not isinstance(until, int) or until < 1:
+            raise ConfigError(f"steps: got {steps!r}, wanted a whole number of training steps, 1 or more")
+        done = 0
+        if self._engine is not None:
+            done = self._engine.graph.steps_done
+        elif self._resume_from is not None:
+            with checkpoint.readable(self._resume_from):
+                done = int(checkpoint.read_state(self._resume_from)["graph"]["steps_done"])
+        if done >= until:
+            raise ConfigError(
+                f"run.steps: got {until}, but {done} steps are done: ask for more (--run.steps, or run.train(steps=...))"
+            )
+        return until
 
     def evaluate(self, **options: Any) -> EvalResults:
         """Measure success with the present weights.
@@ -193,12 +218,10 @@ class Run:
             options: of :class:`rlvla.configs.EvalConfig`, on top of the run's.
         """
         engine = self._started(simulators=False)
-        config = configs.read({**self.config.to_dict(), "eval": {**configs.plain(self.config.eval), **options}})
-        check(config)
-        results = engine.wait(engine.evaluate_now(config.eval))
-        place = self.directory / "evaluations" / f"step_{engine.graph.steps_done:06d}.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(results.to_dict(), indent=1))
+        chosen = configs.read_section("eval", {**configs.plain(self.config.eval), **options})
+        check(replace(self.config, eval=chosen))
+        results = engine.wait(engine.evaluate_now(chosen))
+        checkpoint.write_results(self.directory, engine.graph.steps_done, results.to_dict())
         self.hooks.call("on_evaluation", step=engine.graph.steps_done, results=results)
         return results
 
@@ -216,6 +239,7 @@ class Run:
         """Say what the run will cost, after a short trial of each part."""
         from rlvla.plan import cost_line
 
+        self._until(None)
         return cost_line(self._started())
 
     def info(self) -> RunInfo:
@@ -231,9 +255,12 @@ class Run:
     def close(self) -> None:
         """End all actors and worker processes; a second call does nothing."""
         self._closed = True
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
 
     def __enter__(self) -> Run:
         return self
@@ -266,6 +293,8 @@ class Run:
     def _started(self, simulators: bool = True) -> Engine:
         if self._closed:
             raise ConfigError(f"{self.directory}: this run is closed; go on with rlvla.resume({str(self.directory)!r})")
+        if simulators:
+            self._claim()
         if self._engine is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             if self._resume_from is None and checkpoint.steps(self.directory):
@@ -285,6 +314,21 @@ class Run:
             self._engine.wait(self._engine.start(None, True))
         return self._engine
 
+    def _claim(self) -> None:
+        """Make sure that no other process trains in the run's folder."""
+        if self._lock is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = (self.directory / ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ConfigError(
+                f"run.name: another process trains in {self.directory} right now; choose another name, or wait for it"
+            ) from None
+        self._lock = lock
+
     def _write_manifest(self, info: RunInfo) -> None:
         configs.write_file(self.directory / "config.yaml", self.config)
         (self.directory / "manifest.json").write_text(json.dumps(dict(info.manifest), indent=1))
@@ -292,7 +336,7 @@ class Run:
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Make SIGTERM end a run as Ctrl-C does, where this is the main thread."""
+    """Make SIGTERM and SIGHUP (a closed terminal) end a run as Ctrl-C does, where this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -300,8 +344,9 @@ def _sigterm_interrupts() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

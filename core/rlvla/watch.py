@@ -30,7 +30,7 @@ class Watch:
         self.min_stall_s = min_stall_s
         self.first_call_s = first_call_s
         self._slowest: dict[str, float] = {}
-        self._waiting: dict[int, tuple[str, float]] = {}
+        self._waiting: dict[int, tuple[str, float, str]] = {}
         self._next = 0
         self._excuses = 0
 
@@ -43,12 +43,12 @@ class Watch:
         finally:
             self._excuses -= 1
 
-    async def __call__(self, kind: str, waiting: Awaitable[R]) -> R:
-        """Wait, watched."""
+    async def __call__(self, kind: str, waiting: Awaitable[R], who: str = "") -> R:
+        """Wait, watched; ``who`` is waited for."""
         loop = asyncio.get_running_loop()
         number, began = self._next, loop.time()
         self._next += 1
-        self._waiting[number] = (kind, began)
+        self._waiting[number] = (kind, began, who)
         try:
             return await waiting
         finally:
@@ -79,18 +79,19 @@ class Watch:
                 raise StallError(
                     f"no progress: for {idle:.0f} s no call was under way, and none began. Tasks:\n{waiting_tasks(loop)}"
                 )
-            for kind, began in list(self._waiting.values()):
+            for kind, began, who in list(self._waiting.values()):
                 if now - began > self.allowance(kind):
-                    raise StallError(self._report(kind, now - began, now))
+                    raise StallError(self._report(kind, who, now - began, now))
 
-    def _report(self, kind: str, seconds: float, now: float) -> str:
+    def _report(self, kind: str, who: str, seconds: float, now: float) -> str:
         waiting = "\n".join(
-            f"  {one}: {now - began:.0f} s (allowed {self.allowance(one):.0f} s)"
-            for one, began in self._waiting.values()
+            f"  {one} {name}: {now - began:.0f} s (allowed {self.allowance(one):.0f} s)"
+            for one, began, name in self._waiting.values()
         )
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         stacks = "\n".join(
             f"  thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame)[-4:])
             for ident, frame in sys._current_frames().items()
         )
-        return f"no progress: {kind!r} has waited {seconds:.0f} s. Waiting:\n{waiting}\nStacks:\n{stacks}"
+        named = f" for {who}" if who else ""
+        return f"no progress: {kind!r} has waited {seconds:.0f} s{named}. Waiting:\n{waiting}\nStacks:\n{stacks}"

@@ -45,6 +45,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return fail("interrupted", 130)
+    except OSError as error:  # a read-only folder, a full disk: the system's words are the user's
+        if error.filename is None and error.errno is None:
+            raise
+        return fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
 
 
 def usage() -> str:

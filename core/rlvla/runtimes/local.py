@@ -37,13 +37,10 @@ class LocalHandle:
         return self._thread.submit(getattr(self.actor, method), *arguments)
 
     def _raise_of_sent(self) -> None:
-        left = []
-        for future in self._sent:
-            if future.done():
-                future.result()
-            else:
-                left.append(future)
-        self._sent = left
+        done = [future for future in self._sent if future.done()]
+        self._sent = [future for future in self._sent if future not in done]
+        for future in done:
+            future.result()
 
     def close(self) -> None:
         """Let the thread end after its present call."""
