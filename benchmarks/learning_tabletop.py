@@ -74,6 +74,7 @@ CELLS: dict[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
     "grpo-chunk-64": _grpo({"algo": {"ratio_level": "chunk", "clip_low": 0.2, "clip_high": 0.2}}),
     "grpo-action-64": _grpo({"algo": {"ratio_level": "action"}}),
     "grpo-token-64": _grpo(),
+    "grpo-token-scratch": _grpo({"model": {"path": None}}),
 }
 TARGETS = {"ppo-chunk": 0.95, "grpo-token": 0.85}
 """Greedy success that each seed should reach; 0.9 for the rest of PPO."""
@@ -107,7 +108,7 @@ def run(cell: str, seed: int, folder: Path) -> dict[str, Any]:
         path = folder / f"demonstrations-{seed}"
         record(sim="tabletop", episodes=DEMONSTRATIONS[cell], noise=NOISE, seed=seed, path=path)
         recipe = merged(recipe, {"algo": {"path": str(path)}})
-    elif cell.startswith("grpo"):
+    elif cell.startswith("grpo") and not cell.endswith("-scratch"):
         cloned = "bc-64" if cell.endswith("-64") else "bc"
         start = run(cloned, seed, folder)
         last = max((folder / f"{cloned}-{seed}" / "checkpoints").iterdir())
@@ -206,7 +207,7 @@ def render(file: Path) -> str:
         "",
         f"`bc` is cloned from {DEMONSTRATIONS['bc']} demonstrations of the scripted expert (noise {NOISE}, recorded with the "
         f"run's seed) and is what `grpo-*` of the same seed starts from; `bc-64` from {DEMONSTRATIONS['bc-64']} and with fewer "
-        "steps, for `grpo-*-64`. GRPO has the sparse reward (1 at success, else 0), PPO the shaped one and no demonstrations. "
+        "steps, for `grpo-*-64`; `grpo-token-scratch` starts from fresh weights. GRPO has the sparse reward (1 at success, else 0), PPO the shaped one and no demonstrations. "
         "Settings: the recipes in `examples/`, changed as `CELLS` in `benchmarks/learning_tabletop.py` says. A 95 % interval at "
         "0.95 is +-0.02.",
         "",
