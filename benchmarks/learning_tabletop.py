@@ -8,7 +8,7 @@ costs one run, and several processes can share the work::
     python benchmarks/learning_tabletop.py --cells ppo-token --seeds 0 1
     python benchmarks/learning_tabletop.py --render                  # table and curves of what there is
 
-GRPO has a sparse reward (1 at success) and starts from weights cloned from 96 demonstrations of the scripted expert; ``bc``
+GRPO has a sparse reward (1 at success) and starts from weights cloned from 64 demonstrations of the scripted expert; ``bc``
 is that start by itself.
 """
 
@@ -38,7 +38,7 @@ EXAMPLES = HERE.parent / "examples"
 RESULTS = HERE / "results" / "learning_tabletop.json"
 SEEDS = (0, 1, 2)
 EPISODES = 600
-DEMONSTRATIONS = 96
+DEMONSTRATIONS = 64
 NOISE = 0.2
 
 # The finer the level, the smaller the clip: the ratios of a chunk's 12 tokens multiply. A token's policy term is one twelfth

@@ -1,8 +1,8 @@
 """tiny on tabletop with GRPO at token level and a sparse reward (1 at success, else 0), on two CPU cores.
 
-From scratch such a reward teaches nothing here, so it starts from weights that were cloned from 96 demonstrations::
+From scratch such a reward teaches nothing here, so it starts from weights that were cloned from 64 demonstrations::
 
-    rlvla record --sim tabletop --episodes 96 --noise 0.2 --path demos/tabletop
+    rlvla record --sim tabletop --episodes 64 --noise 0.2 --path demos/tabletop
     rlvla train examples/tiny_tabletop_bc_sync_cpu.py
     rlvla train examples/tiny_tabletop_grpo_sync_cpu.py
 """
