@@ -1,6 +1,6 @@
-"""tiny on tabletop by behaviour cloning, on a CPU core, in about half a minute: a start for GRPO. First record::
+"""tiny on tabletop by behaviour cloning, on a CPU core, in under a minute: a start for GRPO. First record::
 
-rlvla record --sim tabletop --episodes 256 --noise 0.2 --path demos/tabletop
+rlvla record --sim tabletop --episodes 128 --noise 0.2 --path demos/tabletop
 """
 
 from typing import Any
@@ -15,5 +15,5 @@ def recipe() -> dict[str, Any]:
         "scheduler": {"use": "sync"},
         "train": {"learning_rate": 3e-3, "final_learning_rate": 0.05},
         "eval": {"episodes": 256},
-        "run": {"steps": 40, "device": "cpu", "name": "tabletop-bc"},
+        "run": {"steps": 60, "device": "cpu", "name": "tabletop-bc"},
     }

@@ -1,8 +1,8 @@
 """tiny on tabletop with GRPO at token level and a sparse reward (1 at success, else 0), on two CPU cores.
 
-From scratch such a reward teaches nothing here, so it starts from weights that were cloned from 64 demonstrations::
+From scratch such a reward teaches nothing here, so it starts from weights that were cloned from 128 demonstrations::
 
-    rlvla record --sim tabletop --episodes 64 --noise 0.2 --path demos/tabletop
+    rlvla record --sim tabletop --episodes 128 --noise 0.2 --path demos/tabletop
     rlvla train examples/tiny_tabletop_bc_sync_cpu.py
     rlvla train examples/tiny_tabletop_grpo_sync_cpu.py
 """
@@ -14,7 +14,7 @@ def recipe() -> dict[str, Any]:
     """Return the run's mapping."""
     return {
         "sim": {"use": "tabletop", "num_envs": 64, "shaped_reward": False},
-        "model": {"use": "tiny", "path": "runs/tabletop-bc/checkpoints/step_000040/model"},
+        "model": {"use": "tiny", "path": "runs/tabletop-bc/checkpoints/step_000060/model"},
         "algo": {
             "use": "grpo",
             "ratio_level": "token",

@@ -79,6 +79,15 @@ def test_nothing_is_rolled_out(tmp_path, demos, monkeypatch):
     assert checkpoint.steps(tmp_path / "run") == [3]
 
 
+def test_a_run_without_episodes_is_not_warned_about_their_failure(tmp_path, demos, caplog):
+    from rlvla.metrics import NO_SUCCESS_STEPS
+
+    algo = {"use": "bc", "path": demos, "minibatch_size": 4, "minibatches_per_step": 1}
+    with build(tmp_path, algo=algo, steps=NO_SUCCESS_STEPS + 1) as run:
+        run.train()
+    assert "no episode was solved" not in caplog.text
+
+
 def test_resumed_is_uninterrupted(tmp_path, demos):
     with build(tmp_path, demos, name="whole", steps=4) as run:
         run.train()

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import rlvla
 from rlvla.configs import EvalConfig, RunOptions, TrainConfig
+from rlvla.demonstrations import record
 from rlvla.testing import recorded_reads
 
 PPO = {"use": "ppo", "window": 2, "minibatch_size": 4, "passes": 1}
@@ -14,7 +15,10 @@ def test_every_core_option_is_read(tmp_path):
     kinds = (TrainConfig, EvalConfig, RunOptions)
     with ExitStack() as stack:
         reads = [stack.enter_context(recorded_reads(kind, ("rlvla",))) for kind in kinds]
-        for number, train in enumerate(({"ema_decay": 0.5, "micro_batch_tokens": 3}, {"schedule": "cosine"})):
+        demonstrations = str(tmp_path / "demonstrations")
+        record(sim={"use": "fake", "num_envs": 2}, episodes=2, path=demonstrations)
+        averaged = {"ema_decay": 0.5, "micro_batch_tokens": 3}
+        for number, train in enumerate((averaged, {"schedule": "cosine", "demonstrations": demonstrations})):
             run = rlvla.build(
                 sim={"use": "fake", "num_envs": 3},
                 model="fake",

@@ -85,7 +85,7 @@ class Meter:
         finished = self._finished()
         self.recent.extend(one.success for one in finished)
         self._ever_solved |= any(one.success for one in finished)
-        if receipt.version == NO_SUCCESS_STEPS and not self._ever_solved:
+        if receipt.version == NO_SUCCESS_STEPS and self.episodes and not self._ever_solved:
             log.warning(
                 "no episode was solved in %d training steps: look at a video (run.video_every), the reward, the instruction "
                 "and the action's sign, or start from a policy that sometimes succeeds",
