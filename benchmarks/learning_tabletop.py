@@ -61,7 +61,7 @@ def _grpo(*changes: Mapping[str, Any]) -> tuple[str, tuple[Mapping[str, Any], ..
 
 
 CELLS: dict[str, tuple[str, tuple[Mapping[str, Any], ...]]] = {
-    "ppo-chunk": _ppo({"run": {"steps": 120}}),
+    "ppo-chunk": _ppo(),
     "ppo-action": _ppo(_FINER["action"], _LONGER),
     "ppo-token": _ppo(_FINER["token"], _LONGER),
     "ppo-action-credit-action": _ppo(_FINER["action"], _LONGER, {"algo": _BY_ACTION}),
@@ -211,7 +211,7 @@ def render(file: Path) -> str:
         "Settings: the recipes in `examples/`, changed as `CELLS` in `benchmarks/learning_tabletop.py` says. A 95 % interval at "
         "0.95 is +-0.02.",
         "",
-        "![Success of training episodes](learning_tabletop.png)",
+        f"![Success of training episodes]({file.with_suffix('.png').name})",
     ]
     text = "\n".join(lines) + "\n"
     file.with_suffix(".md").write_text(text)
