@@ -133,3 +133,66 @@ def test_a_killed_save_leaves_the_last_checkpoint(tmp_path):
     assert checkpoint.find(tmp_path / "run").name == "step_000002"
     (tmp_path / "run" / "checkpoints" / ".step_000009.part").mkdir()  # what a kill leaves
     assert checkpoint.find(tmp_path / "run").name == "step_000002"
+
+
+def test_a_kill_between_the_renames_of_a_commit_loses_nothing(tmp_path):
+    with build(tmp_path, "run", PPO, 1) as run:
+        run.train()
+    place = tmp_path / "run" / "checkpoints" / "step_000001"
+    place.rename(place.with_name(".step_000001.old"))
+    with rlvla.resume(tmp_path / "run", {"run": {"steps": 2}}) as run:
+        run.train()
+    assert (place.with_name("step_000002") / "state.json").is_file()
+
+
+def test_an_abort_does_not_replace_a_better_checkpoint(tmp_path):
+    class Raises:
+        @rlvla.hookimpl
+        def on_step(self, step):
+            if step == 3:
+                raise RuntimeError("stop here")
+
+    with build(tmp_path, "whole", PPO, 5, save_every=1, keep_last=5) as whole:
+        whole.train()
+    run = build(tmp_path, "parts", PPO, 5, save_every=1, keep_last=5, strict_listeners=True)
+    run.hooks.add(Raises())
+    with pytest.raises(RuntimeError, match="stop here"):
+        run.train()
+    with rlvla.resume(tmp_path / "parts") as again:
+        again.train()
+    one, other = (tmp_path / name / "checkpoints" / "step_000002" for name in ("whole", "parts"))
+    same_checkpoints(one, other)
+
+
+def test_going_on_from_an_earlier_checkpoint_sets_the_later_ones_aside(tmp_path):
+    from rlvla import checkpoint
+
+    with build(tmp_path, "run", PPO, 4, save_every=1, keep_last=4) as run:
+        run.train()
+    with rlvla.resume(tmp_path / "run" / "checkpoints" / "step_000002", {"run": {"steps": 3}}) as run:
+        run.train()
+    assert checkpoint.steps(tmp_path / "run") == [1, 2, 3]
+    names = {place.name for place in (tmp_path / "run" / "checkpoints").glob("superseded_*")}
+    assert names == {"superseded_step_000003_1", "superseded_step_000004_1"}
+
+
+def test_other_environments_do_not_replay_episodes(tmp_path):
+    """#50."""
+    with build(tmp_path, "run", PPO, 3) as run:
+        run.train()
+        before = list(run._engine.graph.feed.episodes)
+    with rlvla.resume(tmp_path / "run", {"sim": {"num_envs": 3}, "run": {"steps": 4}}) as run:
+        run.train()
+        assert min(run._engine.graph.feed.episodes) >= max(before)
+
+
+def test_a_damaged_file_is_one_error_that_names_the_checkpoint(tmp_path):
+    with build(tmp_path, "run", PPO, 1) as run:
+        run.train()
+    for name in ("model/model.safetensors", "optimizer.safetensors"):
+        file = tmp_path / "run" / "checkpoints" / "step_000001" / name
+        whole = file.read_bytes()
+        file.write_bytes(whole[:20])
+        with rlvla.resume(tmp_path / "run") as run, pytest.raises(CheckpointError, match=r"step_000001 cannot be read"):
+            run.train(steps=2)
+        file.write_bytes(whole)

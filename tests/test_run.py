@@ -1,6 +1,8 @@
 """What a run promises, on fakes: the same numbers however it is cut, evaluated, stopped or broken."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 
@@ -206,6 +208,42 @@ def test_a_hanging_worker_is_a_stall_that_names_who_waits(tmp_path):
     assert checkpoint.steps(tmp_path / "run")
 
 
+def test_a_worker_that_hangs_in_an_evaluation_is_a_stall_too(tmp_path):
+    with build(tmp_path, sim={"fault": "hang", "fault_step": 4}) as run:
+        run._started(simulators=False)._watch.min_stall_s = 0.5
+        with pytest.raises(StallError, match=r"'evaluation: simulate' has waited .* for eval-\d"):
+            run.evaluate(episodes=10, num_envs=5)
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with build(tmp_path) as one, build(tmp_path) as other:
+        one._started()
+        with pytest.raises(ConfigError, match="another process trains in"):
+            other.train()
+
+
+def test_a_script_that_forgets_to_close_ends_quietly(tmp_path):
+    code = f"""
+import rlvla
+run = rlvla.build(sim={{"use": "fake", "num_envs": 2}}, model="fake", algo={{"use": "ppo", "window": 2}},
+                  run={{"directory": {str(tmp_path)!r}, "steps": 1, "slots": 1, "device": "cpu", "without": ["display", "tensorboard"]}})
+run.train()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_listener_that_exits_is_a_listener_that_failed(tmp_path):
+    class Exits:
+        @rlvla.hookimpl
+        def on_step(self):
+            raise SystemExit(3)
+
+    with build(tmp_path, strict_listeners=False, listeners=[Exits]) as run:
+        run.train()
+    assert checkpoint.steps(tmp_path / "run") == [2]
+
+
 def test_stop_from_another_thread_saves(tmp_path):
     heard = Recorder()
     with build(tmp_path, steps=10_000, listeners=[heard]) as run:
@@ -257,6 +295,9 @@ def test_plan_changes_nothing(tmp_path):
     ("changes", "words"),
     [
         ({"run": {"slots": 9}}, r"run\.slots: got 9, wanted at most sim\.num_envs \(5\)"),
+        ({"eval": {"tasks": []}}, r"eval\.tasks: empty"),
+        ({"run": {"name": "../elsewhere"}}, r"run\.name: got '\.\./elsewhere'"),
+        ({"sim": {"use": "fake", "num_envs": True}}, r"sim\.num_envs: got True, wanted"),
         ({"eval": {"tasks": [0, 2]}}, r"eval\.tasks: got \[2\], wanted numbers below 2"),
         ({"model": {"use": "tiny", "cameras": ["secondary"]}}, r"offers primary, wrist: add secondary"),
         ({"algo": {"use": "grpo", "group_size": 1}}, r"algo\.group_size: got 1, wanted greater than or equal to 2"),

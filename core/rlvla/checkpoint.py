@@ -71,10 +71,6 @@ def _sync(path: Path) -> None:
 
 def steps(run_directory: Path) -> list[int]:
     """Return the steps of complete checkpoints, ascending."""
-    for old in (run_directory / "checkpoints").glob(".step_*.old"):  # a kill between the two renames of a commit
-        place = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
-        if not place.exists():
-            os.rename(old, place)
     found = [
         _NAME.match(place.name)
         for place in (run_directory / "checkpoints").glob("step_*")
@@ -158,6 +154,8 @@ def find(path: str | Path) -> Path:
         return place
     if there := steps(place):
         return path_of(place, there[-1])
+    if between := sorted((place / "checkpoints").glob(".step_*.old")):  # a kill between the two renames of a commit
+        return between[-1]
     if not place.exists():
         raise CheckpointError(f"{path}: no such folder; wanted a run's folder or one of its checkpoints/step_*")
     raise CheckpointError(

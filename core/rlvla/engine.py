@@ -203,7 +203,7 @@ class Engine:
         for handle in self._handles:
             if isinstance(handle.actor, SimulatorActor):
                 try:
-                    handle.submit("close").result(timeout=10)
+                    handle.close_actor(timeout_s=10)
                 except Exception:
                     handle.actor.kill()
             handle.close()

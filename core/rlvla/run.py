@@ -8,6 +8,7 @@ import logging
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -257,7 +258,7 @@ class Run:
         self._closed = True
         engine, self._engine = self._engine, None
         if engine is not None:
-            engine.close()
+            self._finalizer()
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
@@ -269,10 +270,6 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_engine", None) is not None:
-            self.close()
 
     def __repr__(self) -> str:
         lines = [f"Run {str(self.directory)!r}"]
@@ -305,6 +302,8 @@ class Run:
             from rlvla.engine import Engine
 
             self._engine = Engine(self.config, self.specs, self.directory, self.hooks)
+            # Whoever forgets close(): when the run is garbage, or else before the interpreter takes its threads away.
+            self._finalizer = weakref.finalize(self, self._engine.close)
             try:
                 self._engine.wait(self._engine.start(self._resume_from, simulators))
             except BaseException:

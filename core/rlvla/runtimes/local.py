@@ -42,6 +42,19 @@ class LocalHandle:
         for future in done:
             future.result()
 
+    def close_actor(self, timeout_s: float) -> None:
+        """Close the actor, after its present call.
+
+        Raises:
+            TimeoutError: that call does not end.
+        """
+        try:
+            closing = self.submit("close")
+        except RuntimeError:  # the interpreter is ending and has joined the thread
+            self.actor.close()
+        else:
+            closing.result(timeout=timeout_s)
+
     def close(self) -> None:
         """Let the thread end after its present call."""
         self._thread.shutdown(wait=False, cancel_futures=True)
