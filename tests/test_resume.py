@@ -196,3 +196,37 @@ def test_a_damaged_file_is_one_error_that_names_the_checkpoint(tmp_path):
         with rlvla.resume(tmp_path / "run") as run, pytest.raises(CheckpointError, match=r"step_000001 cannot be read"):
             run.train(steps=2)
         file.write_bytes(whole)
+
+
+def test_saving_a_run_that_only_evaluated_changes_nothing(tmp_path):
+    with build(tmp_path, "run", PPO, 2) as run:
+        run.train()
+    place = tmp_path / "run" / "checkpoints" / "step_000002"
+    before = {file.name: file.read_bytes() for file in place.iterdir() if file.is_file()}
+    with rlvla.resume(tmp_path / "run") as run:
+        run.evaluate(episodes=2)
+        assert run.save() == place
+    assert {file.name: file.read_bytes() for file in place.iterdir() if file.is_file()} == before
+
+
+def test_a_worker_that_dies_while_its_episodes_are_saved_is_replaced(tmp_path, monkeypatch):
+    from rlvla.actors.simulator import SimulatorActor
+    from rlvla.errors import WorkerDied
+
+    died, original = [], SimulatorActor.save
+
+    def save(self, rows):
+        if not died:
+            died.append(self.slot)
+            raise WorkerDied("sim-0: was killed")
+        return original(self, rows)
+
+    monkeypatch.setattr(SimulatorActor, "save", save)
+    with build(tmp_path, "run", PPO, 4, save_every=2) as run:
+        run.train()
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step_000002" / "state.json").read_text())
+    assert died
+    assert True in state["graph"]["live"]
+    assert False in state["graph"]["live"]
+    with rlvla.resume(tmp_path / "run" / "checkpoints" / "step_000002") as run:
+        run.train()

@@ -23,7 +23,7 @@ from rlvla.actors.trainer import TrainerActor
 from rlvla.algorithm import Algorithm
 from rlvla.checks import Specs, split, usable_cores
 from rlvla.configs import Choice, EvalConfig, RunConfig, plain, write_file
-from rlvla.errors import ConfigError, RlvlaError, StallError
+from rlvla.errors import ConfigError, RlvlaError, StallError, WorkerDied
 from rlvla.evaluation import EvaluationSink, episodes_of
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
@@ -360,8 +360,7 @@ class Engine:
     async def _save(self, live: bool) -> Path:
         (version,) = await self.trainer.call("settled")  # an aborted run's last training step may just end
         state = self.graph.state(version)
-        if not live or not self.specs.sim.restorable:
-            state["live"] = [False] * self.specs.num_envs
+        live = live and bool(self._slots)  # a resumed run that only evaluated has left its episodes where they are
         numbers_place = checkpoint.path_of(self.directory, state["steps_done"])
         if not live and (numbers_place / "state.json").is_file():
             return numbers_place  # of the same weights, and with the live episodes: what an abort can save is less
@@ -369,6 +368,7 @@ class Engine:
             write_file(writer.folder / "config.yaml", self.config)
             (trainer,) = await self.trainer.call("save", writer.folder)
             episodes = await self._live_episodes() if live and self.specs.sim.restorable else {}
+            state["live"] = [number in episodes for number in range(self.specs.num_envs)]
             if episodes:
                 checkpoint.write_episodes(writer.folder, episodes)
             writer.commit({"graph": state, "trainer": trainer})
@@ -381,7 +381,11 @@ class Engine:
         for slot in self._slots:
             places = [place for place, row in enumerate(slot.rows) if row.live]
             if places:
-                (states,) = await slot.actor.call("save", places)
+                try:
+                    (states,) = await slot.actor.call("save", places)
+                except WorkerDied as error:
+                    await self.graph.replace(slot, error)
+                    continue
                 episodes |= {slot.rows[place].number: state for place, state in zip(places, states, strict=True)}
         return episodes
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
 from rlvla.batcher import Batcher
+from rlvla.errors import WorkerDied
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
 from rlvla.receipts import Ended, Member, StepReceipt, UnitReport
@@ -264,6 +265,10 @@ class Graph:
         finally:
             self._pauses -= 1
             self._news.tell()
+
+    async def replace(self, slot: Slot, error: WorkerDied) -> None:
+        """Start a slot's dead worker again, outside a chunk step."""
+        await self._rollout.replace(slot, error)
 
     # ---- weights and batches ------------------------------------------------------------------------------------
 

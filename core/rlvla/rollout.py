@@ -130,7 +130,7 @@ class Rollout:
                 _, slot.observation = await slot.actor.call("reset", rows, seeds, starts, videos, returns=1)
                 break
             except WorkerDied as error:
-                await self._replace(slot, error)
+                await self.replace(slot, error)
                 return await self._begin(slot)
         for place in rows:
             slot.rows[place].live = True
@@ -160,7 +160,7 @@ class Rollout:
         try:
             receipt, after, outcome = await slot.actor.call("step", slot.action, slot.active, returns=2)
         except WorkerDied as error:
-            return await self._replace(slot, error)
+            return await self.replace(slot, error)
         slot.observation, slot.restarts = after, 0
         ended = {one.row: one for one in receipt.ended}
         entries, done = [], []
@@ -186,7 +186,7 @@ class Rollout:
             await self.generate(working)
             await asyncio.gather(*(self.step(slot) for slot in working))
 
-    async def _replace(self, slot: Slot, error: WorkerDied) -> None:
+    async def replace(self, slot: Slot, error: WorkerDied) -> None:
         """Start a dead worker again; its rows play their work from the start."""
         slot.restarts += 1
         log.warning("%s; it is started again, and its rows play their work from the start", error)
