@@ -35,7 +35,7 @@ from rlvla.scheduler import Scheduler
 from rlvla.seeds import derive
 from rlvla.watch import Watch
 from rlvla.weights import acting_copy
-from rlvla.work import EpisodeFeed, GroupFeed, WindowFeed, Work
+from rlvla.work import EpisodeFeed, Work, training_feed
 from rlvla.worker import Host, SubprocessSimulator
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,6 @@ class Engine:
         self.trainer = self._handle(
             "trainer", TrainerActor(model, algorithm, config.train, seed=config.run.seed, steps=config.run.steps)
         )
-        kind: type[WindowFeed | GroupFeed] = GroupFeed if specs.algo.unit == "group" else WindowFeed
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
         self._watch = Watch()
@@ -111,7 +110,7 @@ class Engine:
             generator=self.generator,
             trainer=self.trainer,
             algorithm=algorithm,
-            feed=kind(specs.algo, specs.sim, specs.num_envs, config.run.seed),
+            feed=training_feed(specs.algo, specs.sim, specs.num_envs, config.run.seed),
             hooks=hooks,
             watch=self._watch,
             until=config.run.steps,

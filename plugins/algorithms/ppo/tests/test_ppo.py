@@ -470,6 +470,7 @@ OTHERS = {
     "max_staleness": ({}, 2),
     "minibatch_size": ({}, 7),
     "normalise_advantages": ({}, False),
+    "partial_reset": ({}, False),
     "passes": ({}, 5),
     "proximal": ({}, "recompute"),
     "ratio_level": ({}, "token"),
