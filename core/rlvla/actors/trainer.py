@@ -100,9 +100,11 @@ class TrainerActor:
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
             metrics = self._passes(data, batch, step)
-            metrics["train/staleness_max"] = float(lag.max())
-            metrics["train/staleness_mean"] = float(lag.float().mean())
-            metrics["train/samples"] = float(len(lag))
+            of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
+            ranks.add_up([of_all])
+            metrics["train/staleness_max"] = ranks.largest(float(lag.max()) if len(lag) else 0.0)
+            metrics["train/staleness_mean"] = float(of_all[0] / of_all[1])
+            metrics["train/samples"] = float(of_all[1])
             metrics["train/learning_rate"] = self._optimizer.learning_rate
         self.version += 1
         return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
@@ -190,8 +192,11 @@ class TrainerActor:
         minibatches = int(ranks.largest(math.ceil(samples / size)))
         whole = Sums()
         for number in range(spec.passes):
-            shuffle = torch.Generator().manual_seed(derive(self._seed, "shuffle", step, number))
-            order = torch.randperm(samples, generator=shuffle)
+            if spec.unit == "demonstration" and number == 0:
+                order = torch.arange(samples)  # drawn in random order over all ranks
+            else:
+                shuffle = torch.Generator().manual_seed(derive(self._seed, "shuffle", step, number))
+                order = torch.randperm(samples, generator=shuffle)
             this_pass = Sums()
             for place in range(minibatches):  # a rank that has no samples left still takes part in the sums
                 chosen = order[place * size : (place + 1) * size]

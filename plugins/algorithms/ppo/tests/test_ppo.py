@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvla.errors import ConfigError
+from rlvla.rl import quantiles
 from rlvla.testing import random_trajectories
 from rlvla.testing.algorithm import LEVELS, gradients, run, width, with_asked
 from rlvla.testing.worlds import evaluation_of
@@ -223,8 +224,15 @@ def test_metrics_of_known_ratios() -> None:
     assert metrics["approx_kl_k1"].item() == pytest.approx(-(math.log(1.5) + 20) / 4, rel=1e-5)
     k3 = (1.5 - 1 - math.log(1.5) + math.exp(20) - 1 - 20) / 4
     assert metrics["approx_kl"].item() == pytest.approx(k3, rel=1e-5)
-    assert metrics["log_ratio_beyond_0.3"].item() == pytest.approx(8 / 16)
-    assert metrics["log_ratio_beyond_1"].item() == pytest.approx(4 / 16)
+    counts = metrics["ratio_counts"]
+    assert counts.sum().item() == 16
+    shares = [quantiles.quantile(counts, share) for share in (0.5, 0.7, 0.75, 0.95)]
+    assert shares == [
+        1.0,
+        pytest.approx(1.5, rel=0.01),
+        pytest.approx(1.5, rel=0.01),
+        pytest.approx(math.exp(20), rel=0.4),
+    ]
 
 
 def test_a_policy_that_did_not_move_has_no_divergence() -> None:
