@@ -14,7 +14,7 @@ from rlvla.actors.trainer import TrainerActor
 from rlvla.assembly import Entry
 from rlvla.batch import Action, ObservationBatch, Outcome
 from rlvla.configs import TrainConfig
-from rlvla.errors import ConfigError, NonFiniteError
+from rlvla.errors import ConfigError, NonFiniteError, NothingToLearnError, SimulatorError
 from rlvla.noise import Noise
 from rlvla.optimizer import Optimizer
 from rlvla.plugin import find
@@ -33,11 +33,22 @@ def trainer(algo: str = "ppo", *, steps: int = 10, model: str = "fake", algo_opt
     return TrainerActor(made, plugin.load()(config), TrainConfig(**options), seed=0, steps=steps)
 
 
-def feed(actor: TrainerActor, rows=range(ROWS), *, version: int = 0, finite: bool = True) -> list[int]:
-    """Record one window for each row: random observations, actions of the model itself, episodes that end anywhere."""
+def feed(
+    actor: TrainerActor,
+    rows=range(ROWS),
+    *,
+    version: int = 0,
+    finite: bool = True,
+    groups_of: int = 1,
+    same_start: bool = True,
+) -> list[int]:
+    """Record one window for each row, or groups of some rows each: random observations, actions of the model itself,
+    episodes that end anywhere. Returns the tickets."""
     rows = list(rows)
     generator = torch.Generator().manual_seed(3)
     state = torch.randn(CHUNKS + 1, ROWS, 2, generator=generator)
+    if same_start:
+        state[0] = state[0, torch.arange(ROWS) // groups_of * groups_of]
     reward = torch.randn(CHUNKS, ROWS, 3, generator=generator)
     ends = torch.rand(CHUNKS, ROWS, 3, generator=generator) < 0.15
     for chunk in range(CHUNKS):
@@ -55,9 +66,12 @@ def feed(actor: TrainerActor, rows=range(ROWS), *, version: int = 0, finite: boo
             success=terminated.any(1),
             batch_size=[len(rows)],
         )
-        entries = [Entry(row, 0, chunk, place, chunk == CHUNKS - 1) for place, row in enumerate(rows)]
+        entries = [
+            Entry(row // groups_of, row % groups_of, chunk, place, chunk == CHUNKS - 1)
+            for place, row in enumerate(rows)
+        ]
         actor.record(before, action, outcome, after, version, entries)
-    return rows
+    return sorted({row // groups_of for row in rows})
 
 
 def seen(state: torch.Tensor) -> ObservationBatch:
@@ -116,6 +130,42 @@ def test_a_gradient_that_is_not_finite_is_skipped_counted_and_ends_the_run_if_it
     tickets = feed(actor, finite=False)
     with pytest.raises(NonFiniteError, match="3 optimizer steps in a row"):
         actor.train(tickets, 3)
+
+
+def test_a_batch_with_nothing_to_learn_says_so_and_moves_nothing(caplog):
+    """A group of one says nothing; after a step that did, Adam's momentum would go on without it."""
+    options = {"group_size": 2, "passes": 2, "entropy_weight": 0.0}
+    actor = trainer("grpo", algo_options=options, max_empty_steps=3)
+    learned = actor.train(feed(actor, groups_of=2), 0)
+    assert "train/empty_steps" not in learned.metrics
+    assert not caplog.messages
+    before = weights(actor)
+    metrics = actor.train(feed(actor, version=1), 1).metrics
+    assert metrics["train/empty_steps"] == 2
+    assert metrics["train/grad_norm"] == 0
+    assert "training step 1: 2 optimizer steps had nothing to learn from" in caplog.text
+    near(before, weights(actor), 0.0)
+    tickets = feed(actor, version=2)
+    with pytest.raises(NothingToLearnError, match=r"3 optimizer steps in a row.*max_empty_steps 3.*Widen the filter"):
+        actor.train(tickets, 2)
+
+
+def test_a_run_with_nothing_to_learn_goes_on_unless_told_otherwise():
+    actor = trainer("grpo", algo_options={"group_size": 2})
+    for step in range(8):
+        assert actor.train(feed(actor, version=step), step).metrics["train/empty_steps"] == 1
+
+
+def test_a_group_of_mixed_starts_is_refused():
+    actor = trainer("grpo", algo_options={"group_size": 2})
+    tickets = feed(actor, groups_of=2, same_start=False)
+    with pytest.raises(SimulatorError, match=r"group 0: its 2 rollouts start from different scenes.*up to \d"):
+        actor.train(tickets, 0)
+
+
+def test_adams_decays_are_those_of_the_config():
+    actor = trainer(adam_beta1=0.8, adam_beta2=0.95)
+    assert {group["betas"] for group in actor._optimizer.adam.param_groups} == {(0.8, 0.95)}
 
 
 def test_a_step_without_units_is_a_step():

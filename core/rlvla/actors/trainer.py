@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlvla import ranks
 from rlvla.algorithm import Algorithm
-from rlvla.assembly import Assembled, Assembly, Entry
+from rlvla.assembly import Assembled, Assembly, Entry, check_groups
 from rlvla.batch import Action, Loss, ObservationBatch, Outcome
 from rlvla.configs import TrainConfig
 from rlvla.imitation import Teacher
@@ -85,6 +85,8 @@ class TrainerActor:
 
         Raises:
             NonFiniteError: the loss or gradient was not finite too often in a row.
+            NothingToLearnError: there was none too often in a row, and ``max_empty_steps`` is set.
+            SimulatorError: rollouts of a group start from different scenes.
         """
         began = time.perf_counter()
         metrics: dict[str, float] = {}
@@ -96,10 +98,19 @@ class TrainerActor:
                 data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
             else:
                 data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
+            if spec.unit == "group":
+                check_groups(data)
             self._fill(data)
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
             metrics = self._passes(data, batch, step)
+            if empty := metrics.get("train/empty_steps"):
+                log.warning(
+                    "training step %d: %.0f optimizer steps had nothing to learn from and were skipped: every group was "
+                    "filtered or had equal scores, or no action was valid",
+                    step,
+                    empty,
+                )
             of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
             ranks.add_up([of_all])
             metrics["train/staleness_max"] = ranks.largest(float(lag.max()) if len(lag) else 0.0)
@@ -227,6 +238,8 @@ class TrainerActor:
             sums.total("bad_steps", 1.0 / ranks.world())
         else:
             sums.mean("grad_norm", norm)
+        if norm == 0:
+            sums.total("empty_steps", 1.0 / ranks.world())
 
     @torch.no_grad()
     def _compare(self, data: Assembled, part: Tensor, logp: Tensor, sums: Sums) -> None:

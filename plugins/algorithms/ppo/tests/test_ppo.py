@@ -170,6 +170,18 @@ def test_padding_in_the_middle_is_an_error() -> None:
         made().prepare(trajectories)
 
 
+def test_a_batch_of_truncated_episodes_only_is_followed_by_values() -> None:
+    trajectories = random_trajectories(0, U=3, T=1, H=2, K=1, V=1, done_rate=0.0)
+    trajectories.truncated[:, 0, 1] = True
+    trajectories.reward.zero_()
+    trajectories.final_value.fill_(0.5)
+    for bootstrap, target in (("truncation", 0.45), ("always", 0.45), ("never", 0.0)):
+        batch = made(bootstrap=bootstrap, gamma=0.9).prepare(trajectories)
+        torch.testing.assert_close(batch["return"], torch.full((3, 1), target))
+    total, metrics = run(made(gamma=0.9), trajectories, evaluation_of(trajectories, seed=1))
+    assert math.isfinite(total)
+
+
 # --- value, entropy, metrics ---
 
 
