@@ -234,6 +234,19 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
     return RunConfig(**choices, **{name: getattr(checked, name) for name in SECTIONS})  # type: ignore[arg-type]
 
 
+def overridden(source: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe with some settings changed; another plugin's name drops the options of the old one."""
+    result = dict(source)
+    for section, change in overrides.items():
+        if isinstance(change, str):
+            change = {"use": change}
+        before = result.get(section) or {}
+        if "use" in change and change["use"] != before.get("use"):
+            before = {}
+        result[section] = {**before, **change}
+    return result
+
+
 def read_one(kind: type[T], data: Mapping[str, Any]) -> T:
     """Return one checked config (or spec) of plain data."""
     from pydantic import TypeAdapter, ValidationError

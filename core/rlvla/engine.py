@@ -21,8 +21,9 @@ from rlvla.actors.generator import GeneratorActor
 from rlvla.actors.simulator import Runner, SimulatorActor
 from rlvla.actors.trainer import TrainerActor
 from rlvla.algorithm import Algorithm
-from rlvla.checks import Specs, split, usable_cores
+from rlvla.checks import Specs, split
 from rlvla.configs import Choice, EvalConfig, RunConfig, plain, write_file
+from rlvla.devices import usable_cores
 from rlvla.errors import ConfigError, RlvlaError, StallError, WorkerDied
 from rlvla.evaluation import EvaluationSink, episodes_of
 from rlvla.graph import Graph
@@ -107,7 +108,7 @@ class Engine:
         self._watch = Watch()
         self.graph = Graph(
             slots=self._slots,
-            generator=self.generator,
+            generators=[[self.generator]],
             trainer=self.trainer,
             algorithm=algorithm,
             feed=training_feed(specs.algo, specs.sim, specs.num_envs, config.run.seed),
@@ -117,6 +118,7 @@ class Engine:
             units_per_step=specs.units_per_step if self._plays else 0,
             max_staleness=specs.scheduler.max_staleness,
             batch_rows=config.run.batch_rows,
+            shared_devices=specs.sim.device == "gpu",
             periodic=self._periodic,
             video=self._training_video,
         )
@@ -314,10 +316,10 @@ class Engine:
             return sink.videos[work.ticket]
 
         feed = EpisodeFeed(episodes, config.seed)
-        rollout = Rollout(self._eval_slots, self.generator, feed, sink, greedy=config.greedy, video=video)
+        rollout = Rollout(self._eval_slots, feed, sink, greedy=config.greedy, video=video)
         watch = self._watch
         while working := await watch("evaluation: reset", rollout.begin(self._eval_slots)):
-            receipt = await watch("evaluation: generate", rollout.generate(working))
+            receipt = await watch("evaluation: generate", rollout.generate(working, self.generator))
             steps = (watch("evaluation: simulate", rollout.step(slot), f"eval-{slot.number}") for slot in working)
             await asyncio.gather(*steps)
             self.graph.report("evaluate", lambda: sink.done / len(episodes))
