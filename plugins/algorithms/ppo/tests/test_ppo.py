@@ -178,7 +178,7 @@ def test_a_batch_of_truncated_episodes_only_is_followed_by_values() -> None:
     for bootstrap, target in (("truncation", 0.45), ("always", 0.45), ("never", 0.0)):
         batch = made(bootstrap=bootstrap, gamma=0.9).prepare(trajectories)
         torch.testing.assert_close(batch["return"], torch.full((3, 1), target))
-    total, metrics = run(made(gamma=0.9), trajectories, evaluation_of(trajectories, seed=1))
+    total, _ = run(made(gamma=0.9), trajectories, evaluation_of(trajectories, seed=1))
     assert math.isfinite(total)
 
 
