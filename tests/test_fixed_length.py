@@ -111,6 +111,7 @@ def test_every_window_counts_as_an_episode_solved_or_not(tmp_path, collected):
 
 def test_a_window_beyond_the_step_limit_ends_with_its_episode(tmp_path, collected):
     with build(tmp_path, window=9) as run:
+        assert run.specs.samples_per_step == WINDOWS * 4
         run.train()
     for one in collected:
         assert one.exists.sum(1).max() <= 4

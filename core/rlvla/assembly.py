@@ -76,12 +76,12 @@ def check_groups(data: Assembled) -> None:
     for group in group_U.unique().tolist():
         members = first_U[group_U == group]
         first = data.observations[members]
-        apart = (first.state - first.state[:1]).abs().flatten().tolist()
-        if max(apart, default=0.0) > SAME_START or bool((first.instruction != first.instruction[:1]).any()):
+        apart = float((first.state - first.state[:1]).abs().max()) if first.state.numel() else 0.0
+        if apart > SAME_START or bool((first.instruction != first.instruction[:1]).any()):
             raise SimulatorError(
                 f"group {group}: its {len(members)} rollouts start from different scenes (instructions "
-                f"{sorted(set(first.instructions()))}, states up to {max(apart, default=0.0):.3g} apart, wanted at most "
-                f"{SAME_START}): the simulator's reset must be a function of (seed, start) alone"
+                f"{sorted(set(first.instructions()))}, states up to {apart:.3g} apart, wanted at most {SAME_START}): "
+                "the simulator's reset must be a function of (seed, start) alone"
             )
 
 

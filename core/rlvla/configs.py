@@ -76,8 +76,8 @@ class TrainConfig:
     max_bad_steps: Annotated[int, Ge(1)] = 5
     """Optimizer steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops."""
     max_empty_steps: Annotated[int, Ge(1)] | None = None
-    """Optimizer steps in a row with nothing to learn from (all groups filtered or without spread, nothing executed; each
-    is skipped, with a warning) before the run stops; None: it goes on collecting."""
+    """Optimizer steps in a row without any gradient (all groups filtered, all outcomes equal, no action valid; a warning
+    says so) before the run stops; None: it goes on collecting."""
 
 
 @config

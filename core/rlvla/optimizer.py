@@ -73,8 +73,8 @@ class Optimizer:
     def update(self) -> float:
         """Add gradients up over ranks, clip, and step; returns the norm before clipping.
 
-        A step is skipped where the norm is not finite (nan is returned), and where it is exactly 0: nothing was there to
-        learn from, and Adam's moments alone would move the weights.
+        A step is skipped where the norm is not finite (nan is returned). Where it is exactly 0, nothing was there to learn
+        from; Adam's moments go on (decision 014).
 
         Raises:
             NonFiniteError: too many steps in a row had a gradient that is not finite.
@@ -95,10 +95,8 @@ class Optimizer:
                 )
             return math.nan
         self._bad_steps = 0
-        if norm == 0:
-            self._skip_empty()
-            return 0.0
-        self._empty_steps = 0
+        self._empty_steps = self._empty_steps + 1 if norm == 0 else 0
+        self._check_empty()
         self.adam.step()
         if self._average is not None and self._config.ema_decay is not None:
             with torch.no_grad():
@@ -106,13 +104,13 @@ class Optimizer:
                     self._average[name].lerp_(one, 1.0 - self._config.ema_decay)
         return float(norm)
 
-    def _skip_empty(self) -> None:
-        self._empty_steps += 1
+    def _check_empty(self) -> None:
         if self._max_empty_steps is not None and self._empty_steps >= self._max_empty_steps:
             raise NothingToLearnError(
-                f"{self._empty_steps} optimizer steps in a row had nothing to learn from (train.max_empty_steps {self._max_empty_steps}): "
-                "every group was filtered or had equal scores, or no action was valid. Widen the filter, make the tasks "
-                "easier or harder, start from another policy, or let the run go on (max_empty_steps unset)"
+                f"{self._empty_steps} optimizer steps in a row had nothing to learn from (train.max_empty_steps "
+                f"{self._max_empty_steps}): every group was filtered, all outcomes were equal, or no action was valid. Widen "
+                "the filter, make the tasks easier or harder, start from another policy, or let the run go on "
+                "(max_empty_steps unset)"
             )
 
     def averaged(self, weights: Weights) -> Weights:

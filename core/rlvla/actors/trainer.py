@@ -54,6 +54,7 @@ class TrainerActor:
         self._assembly = Assembly()
         self._device = next(model.parameters()).device
         self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
+        self._was_empty = False
         self._teachers: dict[str, Teacher] = {}
         self._reference: Model | None = None
         if algorithm.spec.reference and model.reference() is None:
@@ -104,13 +105,15 @@ class TrainerActor:
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
             metrics = self._passes(data, batch, step)
-            if empty := metrics.get("train/empty_steps"):
+            empty = metrics.get("train/empty_steps", 0.0)
+            if empty and not self._was_empty:  # once for several in a row
                 log.warning(
-                    "training step %d: %.0f optimizer steps had nothing to learn from and were skipped: every group was "
-                    "filtered or had equal scores, or no action was valid",
+                    "training step %d: %.0f optimizer steps had nothing to learn from: every group was filtered, all "
+                    "outcomes were equal, or no action was valid (train.max_empty_steps bounds how long that may go on)",
                     step,
                     empty,
                 )
+            self._was_empty = empty > 0
             of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
             ranks.add_up([of_all])
             metrics["train/staleness_max"] = ranks.largest(float(lag.max()) if len(lag) else 0.0)

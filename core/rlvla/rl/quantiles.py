@@ -47,8 +47,8 @@ def quantile(counts: Tensor, share: float) -> float:
     reached = counts.cumsum(0)
     if not reached[-1] > 0:
         return math.nan
-    wanted = torch.as_tensor(share * float(reached[-1]), dtype=torch.float64).clamp(min=0.5)
-    bin_ = int(torch.searchsorted(reached, wanted).clamp(max=BINS - 1)) - SIDE
+    number = max(1, math.ceil(share * float(reached[-1]) - 1e-6))  # of the entry: 0.05 * 300 is a little more than 15
+    bin_ = int(torch.searchsorted(reached, torch.tensor(float(number), dtype=torch.float64))) - SIDE
     if bin_ == 0:
         return 1.0
     return math.exp(math.copysign(SMALLEST * 10 ** ((abs(bin_) - 0.5) / PER_DECADE), bin_))
