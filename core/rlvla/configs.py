@@ -109,6 +109,8 @@ class RunOptions:
     """Of weights, episodes and action noise."""
     deterministic: bool = False
     """Fixed batch shapes and orders: equal bits on the same CPU for equal settings, under every scheduler and runtime."""
+    runtime: Literal["local", "ray"] = "local"
+    """Where actors live: threads of this process, or workers of Ray (extra ``rlvla[ray]``; on the CPU)."""
     device: str = "auto"
     """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
     threads: Annotated[int, Ge(1)] | None = None

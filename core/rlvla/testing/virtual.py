@@ -122,6 +122,12 @@ class FakeHandle:
     def send(self, method: str, *arguments: Any) -> None:
         getattr(self.actor, method)(*arguments)
 
+    def kill(self) -> None:
+        """Nothing hangs here."""
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Nothing is held."""
+
 
 class FakeSimulatorActor:
     """Rows count chunks; an episode ends when it has its number."""
