@@ -156,6 +156,9 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
             "would only wait for each other: take async-rollout, or more GPUs"
         )
         found.append(Fit(problem, "scheduler.use", "async-rollout", "speed"))
+    if config.run.runtime == "ray" and config.run.device != "cpu" and visible_gpus():
+        problem = f"run.runtime: 'ray' runs on the CPU alone so far; got run.device {config.run.device!r} and a GPU"
+        found.append(Fit(problem, "run.device", "cpu", "speed"))
     return found
 
 

@@ -92,6 +92,9 @@ class EvalConfig:
     """Task numbers; None: all that the simulator is configured for."""
     num_envs: Annotated[int, Ge(1)] | None = None
     """Environments; None: as many as in training, at most one an episode. Does not change which episodes are run."""
+    pause: bool = False
+    """Rollouts and training wait while it runs. Else it runs beside them, on pinned weights in a second copy of what is
+    trained, and its result comes some steps later."""
     greedy: bool = True
     """The most likely chunk instead of a sample."""
     weights: Literal["latest", "ema"] = "latest"
@@ -116,6 +119,8 @@ class RunOptions:
     """Of weights, episodes and action noise."""
     deterministic: bool = False
     """Fixed batch shapes and orders: equal bits on the same CPU for equal settings, under every scheduler and runtime."""
+    runtime: Literal["local", "ray"] = "local"
+    """Where actors live: threads of this process, or workers of Ray (extra ``rlvla[ray]``; on the CPU)."""
     device: str = "auto"
     """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
     threads: Annotated[int, Ge(1)] | None = None
