@@ -15,6 +15,7 @@ from rlvla.demonstrations import Demonstrations, record
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.evaluation import episodes_of
 from rlvla.plugin import find
+from rlvla.sampler import Sampler
 from rlvla.specs import AlgorithmSpec
 from rlvla.testing.fakes import STEP
 from rlvla.testing.fakes.simulator import FakeSimulator, fewest_steps
@@ -103,9 +104,11 @@ def test_seeds_are_neither_those_of_training_nor_of_evaluation(tmp_path):
     recorded = {one.seed for one in header.episodes}
     assert len(recorded) == 20
     spec = AlgorithmSpec("window", credit_level="chunk", ratio_level="chunk", values=False)
-    windows = WindowFeed(spec, header.spec, 8, seed=0)
-    groups = GroupFeed(spec, header.spec, 8, seed=0)
+    sampler = Sampler(header.spec, seed=0)
+    windows = WindowFeed(spec, 8, seed=0, sampler=sampler)
+    groups = GroupFeed(spec, [8], seed=0, sampler=sampler)
     groups.open(100)
+    windows.open(8)
     trained = {windows.next_episode(row)[0] for row in range(8) for _ in range(50)}
     trained |= {groups.take(0).episode[0] for _ in range(100)}
     assert not recorded & trained

@@ -12,14 +12,17 @@ from rlvla.errors import CheckpointError, ConfigError
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
 FIXED = {**PPO, "partial_reset": False}
 GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
+ADAPTIVE = {"task_sampling": "adaptive", "task_weights": (1.0, 2.0)}
 
 
-def build(folder: Path, name: str, algo: dict, steps: int, sim: str | dict = "fake", model="fake", **run):
+def build(folder: Path, name: str, algo: dict, steps: int, sim="fake", model="fake", scheduler="sync", **run):
     options = {"directory": str(folder), "name": name, "steps": steps, "slots": 2, "threads": 1, "device": "cpu"}
     quiet = {"without": ["tensorboard", "display"], "deterministic": True, "save_every": 2}
     sim = {"use": sim, "num_envs": 5} if isinstance(sim, str) else sim
     train = {"learning_rate": 1e-2, "final_learning_rate": 0.1}
-    return rlvla.build(sim=sim, model=model, algo=algo, train=train, run={**options, **quiet, **run})
+    return rlvla.build(
+        sim=sim, model=model, algo=algo, scheduler=scheduler, train=train, run={**options, **quiet, **run}
+    )
 
 
 def metrics(run_directory: Path) -> list[dict]:
@@ -56,6 +59,36 @@ def test_resumed_equals_uninterrupted(tmp_path, algo, sim):
         tmp_path / "whole" / "checkpoints" / "step_000005", tmp_path / "parts" / "checkpoints" / "step_000005"
     )
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("algo", [PPO, FIXED, GRPO], ids=["windows", "fixed-length", "groups"])
+def test_following_success_survives_a_resume(tmp_path, algo):
+    with build(tmp_path, "whole", algo, 5, **ADAPTIVE) as whole:
+        whole.train()
+    with build(tmp_path, "parts", algo, 5, **ADAPTIVE) as parts:
+        parts.train(steps=2)
+    with rlvla.resume(tmp_path / "parts", {"run": {"steps": 5}}) as again:
+        again.train()
+    ends = [tmp_path / name / "checkpoints" / "step_000005" for name in ("whole", "parts")]
+    same_checkpoints(*ends)
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+    sampler = json.loads((ends[0] / "state.json").read_text())["graph"]["feed"]["sampler"]
+    assert all(sampler["episodes"])
+
+
+@pytest.mark.parametrize("algo", [PPO, GRPO], ids=["windows", "groups"])
+def test_following_success_is_the_same_under_every_scheduler(tmp_path, algo):
+    found = []
+    for scheduler in ("sync", "async-rollout", {"use": "full-async", "max_staleness": 0}, "hybrid"):
+        name = scheduler if isinstance(scheduler, str) else scheduler["use"]
+        with build(tmp_path, name, algo, 4, scheduler=scheduler, **ADAPTIVE) as run:
+            run.train()
+        state = json.loads((tmp_path / name / "checkpoints" / "step_000004" / "state.json").read_text())
+        found.append((metrics(tmp_path / name), state["graph"]["feed"]["sampler"]))
+    dropped = ("rollout/generator_batch",)
+    numbers = [[{k: v for k, v in step.items() if k not in dropped} for step in steps] for steps, _ in found]
+    assert numbers[0] == numbers[1] == numbers[2] == numbers[3]
+    assert all(sampler == found[0][1] for _, sampler in found)
 
 
 def test_a_resumed_run_plays_new_episodes(tmp_path):

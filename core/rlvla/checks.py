@@ -72,6 +72,7 @@ def check(config: RunConfig) -> Specs:
     num_envs = environments(config.sim.config)
     fits = _misfits(config, sim, scheduler, num_envs)
     problems += [fit.problem for fit in fits]
+    problems += _task_sampling(config, sim, algo)
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
@@ -186,6 +187,31 @@ def check_demonstrations(config: RunConfig, specs: Specs) -> None:
             ]
     if problems:
         raise ConfigError(problems)
+
+
+def _task_sampling(config: RunConfig, sim: SimulatorSpec, algo: AlgorithmSpec) -> list[str]:
+    """Return why tasks cannot be chosen like this, and warn of what changes nothing."""
+    options, tasks = config.run, len(sim.tasks)
+    problems = []
+    if options.task_weights is not None and len(options.task_weights) != tasks:
+        problems.append(
+            f"run.task_weights: got {len(options.task_weights)} numbers, wanted one for each of the {tasks} tasks that "
+            f"{config.sim.name} offers"
+        )
+    elif options.task_weights is not None and not any(options.task_weights):
+        problems.append("run.task_weights: got nothing but zeros, wanted a number above 0 for at least one task")
+    chosen = [
+        name
+        for name in ("task_sampling", "task_weights", "task_episodes")
+        if getattr(options, name) != getattr(RunOptions(), name)
+    ]
+    if chosen and algo.unit == "demonstration":
+        log.warning("run.%s ignored: %s plays no episodes", chosen[0], config.algo.name)
+    elif options.task_episodes > 1 and (algo.unit == "group" or not algo.partial_reset):
+        log.warning("run.task_episodes ignored: %s plays whole episodes, each by whoever is free", config.algo.name)
+    elif options.task_sampling == "adaptive" and tasks == 1:
+        log.warning("run.task_sampling ignored: there is one task")
+    return problems
 
 
 def _model_and_simulator(config: RunConfig, sim: SimulatorSpec, model: ModelSpec) -> list[str]:

@@ -134,6 +134,14 @@ class RunOptions:
     """Interpreter of simulator workers, for simulators that live in an environment of their own; None: this one."""
     sim_in_process: bool = False
     """Run simulators inside this process (debugging; batched GPU simulators)."""
+    task_sampling: Literal["uniform", "adaptive"] = "uniform"
+    """Tasks of a simulator with several: all equally often (or by ``task_weights``), or more often where the policy solves
+    some episodes and not others (by the success of what was trained on)."""
+    task_weights: tuple[Annotated[float, Ge(0)], ...] | None = None
+    """How often each task is played relative to the others, one number a task; None: equally often, in rounds."""
+    task_episodes: Annotated[int, Ge(1)] = 1
+    """Episodes in a row that an environment plays of one task, for windows: a simulator that builds its tasks builds fewer.
+    Groups are given to environments that have their task."""
     save_every: Annotated[int, Ge(0)] = 50
     """Training steps between checkpoints; 0: only at the end. One is always saved at the end and on abort."""
     keep_last: Annotated[int, Ge(1)] = 2

@@ -30,11 +30,11 @@ from rlvla.checks import environments
 from rlvla.configs import plain, read_choice
 from rlvla.demonstration_header import FORMAT, NAME, Header, RecordedEpisode, Shard, misfits, read
 from rlvla.errors import ConfigError, SimulatorError
+from rlvla.sampler import Sampler
 from rlvla.seeds import derive
 from rlvla.simulator import Observation
 from rlvla.specs import SimulatorSpec, Start
 from rlvla.text import encode_text
-from rlvla.work import Sampler
 from rlvla.worker import Host, SubprocessSimulator
 
 log = logging.getLogger(__name__)

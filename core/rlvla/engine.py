@@ -78,7 +78,7 @@ class Engine:
             generators=[[self.generator]],
             trainer=self.trainer,
             algorithm=making.make_algorithm(config),
-            feed=training_feed(specs.algo, specs.sim, specs.num_envs, config.run.seed),
+            feed=training_feed(specs.algo, specs.sim, specs.slots, config.run.seed, config.run, specs.units_per_step),
             hooks=hooks,
             watch=self._watch,
             until=config.run.steps,

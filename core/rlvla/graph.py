@@ -247,6 +247,8 @@ class Graph:
         )
         bound, found = self._tickets.max_staleness, receipt.metrics.get("train/staleness_max", 0.0)
         assert found <= bound, f"step {self.steps_done} trained on chunks {found} versions old, admitted up to {bound}"
+        if self._training:
+            self.feed.trained(self._training)
         metrics = self.meter.finish_step(receipt, loop.time(), len(self._training))
         self._training = []
         self.version = receipt.version
@@ -356,6 +358,11 @@ class Graph:
     def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Count a chunk step."""
         self.meter.stepped(receipt, entries)
+        if receipt.ended:
+            played = {entry.row: entry.ticket for entry in entries}
+            rows = self.slots[receipt.slot].rows
+            for one in receipt.ended:
+                self.feed.ended(played[one.row], rows[one.row].number, one.success)
         for path in receipt.videos:
             self._hooks.call("on_video", step=self.steps_done, path=Path(path))
         self.report("rollout", self._fraction)
@@ -395,6 +402,7 @@ class Graph:
         self.meter.lost += 1
         if self._algorithm.spec.unit == "window":
             self._versions.pop(work.ticket, None)
+        self.feed.lost(work.ticket)
         self._trainer.send("forget", work.ticket, work.member)
 
     # ---- bookkeeping --------------------------------------------------------------------------------------------
@@ -439,6 +447,8 @@ class Graph:
         """
         done = trained is not None and trained > self.version
         training = [] if done else self._training
+        if done and self._training:
+            self.feed.trained(self._training)
         outstanding = [*training, *self._tickets.outstanding()]
         return {
             "steps_done": self.steps_done + done,

@@ -110,6 +110,8 @@ class SimulatorSpec:
     """``get_state`` / ``set_state`` bring a live episode back exactly."""
     seeded_starts: bool = True
     """Different seeds of one task start from different scenes."""
+    builds_tasks: bool = False
+    """An environment that changes its task has to build it, so it gets episodes of one that stands where there is a choice."""
     expert: bool = False
     """``expert`` gives the next actions of a scripted expert."""
     max_instruction_bytes: int = 256

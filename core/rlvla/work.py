@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rlvla.sampler import Odds, Sampler
 from rlvla.seeds import derive
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, Start
+
+if TYPE_CHECKING:
+    from rlvla.configs import RunOptions
 
 
 @dataclass
@@ -54,34 +58,26 @@ class Feed(Protocol):
         """Return where the work lies in batches of fixed shape, modulo their rows; its place may change its last bits."""
 
 
-class Sampler:
-    """Which task and stored initial state the n-th start has: each task once in a shuffled round, states at random."""
-
-    def __init__(self, spec: SimulatorSpec, seed: int) -> None:
-        self._tasks = spec.tasks
-        self._seed = seed
-
-    def start(self, number: int) -> Start:
-        """Return the start of episode (or group) ``number``."""
-        tasks = len(self._tasks)
-        round_, place = divmod(number, tasks)
-        order = sorted(range(tasks), key=lambda task: derive(self._seed, "order", round_, task))
-        task = order[place]
-        states = self._tasks[task].initial_states
-        return Start(task, derive(self._seed, "state", number) % states if states else None)
-
-
 class WindowFeed:
     """Windows of T chunks; ticket t belongs to row t mod rows, and a row's episodes go on across its windows."""
 
-    def __init__(self, algorithm: AlgorithmSpec, simulator: SimulatorSpec, rows: int, seed: int) -> None:
+    def __init__(
+        self, algorithm: AlgorithmSpec, rows: int, seed: int, sampler: Sampler, task_episodes: int = 1
+    ) -> None:
         self.next_ticket = 0
         self.episodes = [0] * rows
         """Episodes that each row has started."""
         self._length = algorithm.window
         self._seed = seed
-        self._sampler = Sampler(simulator, derive(seed, "sampler"))
+        self._sampler = sampler
+        self._task_episodes = task_episodes
+        self._tasks = [0] * rows
+        """Task of each row's present episode."""
         self._queues: list[deque[int]] = [deque() for _ in range(rows)]
+        self._playing = [0] * rows
+        """Ticket of each row's present window."""
+        self._odds: dict[int, Odds] = {}
+        """What tasks are drawn by in windows that are not trained yet: what was so when they were opened."""
 
     def open(self, units: int) -> list[int]:
         """Open the next tickets."""
@@ -92,18 +88,26 @@ class WindowFeed:
 
     def open_again(self, tickets: Sequence[int]) -> None:
         """Open tickets that were open in a run that ended; their units start from the beginning."""
+        odds = self._sampler.odds
         for ticket in tickets:
             self._queues[ticket % len(self._queues)].append(ticket)
+            self._odds.setdefault(ticket, odds)
+            self._sampler.forget(ticket)
 
     def take(self, row: int) -> Work | None:
         queue = self._queues[row]
-        return Work(queue.popleft(), 0, self._length, None) if queue else None
+        if not queue:
+            return None
+        self._playing[row] = queue.popleft()
+        return Work(self._playing[row], 0, self._length, None)
 
     def next_episode(self, row: int) -> tuple[int, Start]:
-        number = self.episodes[row]
+        number, rows = self.episodes[row], len(self._queues)
         self.episodes[row] += 1
-        start = self._sampler.start(number * len(self._queues) + row)
-        return derive(self._seed, "episode", row, number), start
+        turn, repeated = divmod(number, self._task_episodes)
+        if not repeated:
+            self._tasks[row] = self._sampler.task(turn * rows + row, self._odds[self._playing[row]])
+        return derive(self._seed, "episode", row, number), self._sampler.start_of(self._tasks[row], number * rows + row)
 
     def key(self, work: Work) -> int:
         return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
@@ -111,31 +115,75 @@ class WindowFeed:
     def place(self, work: Work) -> int:
         return work.ticket
 
+    def ended(self, ticket: int, row: int, success: bool) -> None:
+        """Hear of an episode that ended in a row."""
+        self._sampler.note(ticket, self._tasks[row], success)
+
+    def lost(self, ticket: int) -> None:
+        """Hear that a row plays its window from the start."""
+        self._sampler.forget(ticket)
+
+    def trained(self, tickets: Sequence[int]) -> None:
+        """Hear which units a training step took."""
+        self._sampler.trained(tickets)
+        self._odds = {ticket: odds for ticket, odds in self._odds.items() if ticket > max(tickets)}
+
     def state(self) -> dict[str, Any]:
         """Return the cursors, for an exact resume."""
-        return {"next_ticket": self.next_ticket, "episodes": self.episodes}
+        found = {"next_ticket": self.next_ticket, "episodes": self.episodes, "tasks": self._tasks}
+        if not self._sampler.adaptive:
+            return found
+        together: dict[Odds, list[int]] = {}
+        for ticket, odds in self._odds.items():
+            together.setdefault(odds, []).append(ticket)
+        return {**found, "sampler": self._sampler.state(), "odds": [[some, odds] for odds, some in together.items()]}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.next_ticket = state["next_ticket"]
         before = list(state.get("episodes", ()))  # none: until now the windows were without partial reset
-        if len(before) != len(self.episodes):  # other environments: none repeats an episode that was played
-            before = [max(before, default=0)] * len(self.episodes)
+        if len(before) == len(self.episodes):
+            self._tasks = list(state.get("tasks", self._tasks))
+        else:  # other environments: none repeats an episode that was played, and each chooses a task anew
+            most = max(before, default=0)
+            before = [most + -most % self._task_episodes] * len(self.episodes)
         self.episodes = before
+        self._sampler.load_state(state.get("sampler", {}))
+        self._odds = {ticket: tuple(odds) for some, odds in state.get("odds", ()) for ticket in some}
 
 
 class GroupFeed:
     """Groups of G rollouts of one task from one initial state; any row plays any member.
 
     A window without partial reset is a group of one, which ends with its episode or after T chunks.
+
+    Args:
+        algorithm: what a unit is.
+        slots: rows of each slot.
+        seed: of episodes and noise.
+        sampler: of starts.
+        lookahead: rows are given a member of a task that their slot runs already, if the next so many groups have one: a
+            simulator that has to build a task then builds less. What is played does not depend on it.
     """
 
-    def __init__(self, algorithm: AlgorithmSpec, simulator: SimulatorSpec, rows: int, seed: int) -> None:
+    def __init__(
+        self, algorithm: AlgorithmSpec, slots: Sequence[int], seed: int, sampler: Sampler, lookahead: int = 0
+    ) -> None:
         self.next_ticket = 0
         self._size = algorithm.group_size
         self._length = algorithm.window if algorithm.unit == "window" else None
         self._seed = seed
-        self._sampler = Sampler(simulator, derive(seed, "sampler"))
+        self._sampler = sampler
+        self._lookahead = lookahead
+        self._beside: list[range] = []
+        """Rows of each row's slot."""
+        for rows in slots:
+            first = len(self._beside)
+            self._beside += [range(first, first + rows)] * rows
+        self._tasks: list[int | None] = [None] * len(self._beside)
+        """Task of each row's last episode."""
         self._queue: deque[tuple[int, int]] = deque()
+        self._starts: dict[int, Start] = {}
+        """Of units that are not trained yet."""
 
     def open(self, units: int) -> list[int]:
         """Open the next tickets."""
@@ -147,13 +195,32 @@ class GroupFeed:
     def open_again(self, tickets: Sequence[int]) -> None:
         """Open tickets that were open in a run that ended; their units start from the beginning."""
         self._queue.extend((ticket, member) for ticket in tickets for member in range(self._size))
+        for ticket in tickets:
+            if ticket not in self._starts:
+                self._starts[ticket] = self._sampler.start(ticket)
+            self._sampler.forget(ticket)
 
     def take(self, row: int) -> Work | None:
         if not self._queue:
             return None
-        ticket, member = self._queue.popleft()
-        episode = derive(self._seed, "group", ticket), self._sampler.start(ticket)
-        return Work(ticket, member, self._length, episode)
+        place = self._place_for(row)
+        ticket, member = self._queue[place]
+        del self._queue[place]
+        start = self._starts[ticket]
+        self._tasks[row] = start.task
+        return Work(ticket, member, self._length, (derive(self._seed, "group", ticket), start))
+
+    def _place_for(self, row: int) -> int:
+        """Return where in the queue the row's next work stands."""
+        if not self._lookahead:
+            return 0
+        running = {self._tasks[other] for other in self._beside[row]}
+        for place, (ticket, _) in enumerate(self._queue):
+            if ticket >= self._queue[0][0] + self._lookahead:
+                break
+            if self._starts[ticket].task in running:
+                return place
+        return 0
 
     def next_episode(self, row: int) -> tuple[int, Start]:
         raise AssertionError("a group's rollout is one episode, and so is a window without partial reset")
@@ -164,18 +231,47 @@ class GroupFeed:
     def place(self, work: Work) -> int:
         return work.ticket * self._size + work.member
 
+    def ended(self, ticket: int, row: int, success: bool) -> None:
+        """Hear of an episode that ended in a row."""
+        self._sampler.note(ticket, self._starts[ticket].task, success)
+
+    def lost(self, ticket: int) -> None:
+        """Hear that a member is played again: it had not ended, so nothing of it was counted."""
+
+    def trained(self, tickets: Sequence[int]) -> None:
+        """Hear which units a training step took."""
+        self._sampler.trained(tickets)
+        self._starts = {ticket: start for ticket, start in self._starts.items() if ticket > max(tickets)}
+
     def state(self) -> dict[str, Any]:
         """Return the cursors, for an exact resume."""
-        return {"next_ticket": self.next_ticket}
+        found: dict[str, Any] = {"next_ticket": self.next_ticket}
+        if not self._sampler.adaptive:
+            return found
+        starts = [[ticket, start.task, start.state] for ticket, start in self._starts.items()]
+        return {**found, "sampler": self._sampler.state(), "starts": starts}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.next_ticket = state["next_ticket"]
+        self._sampler.load_state(state.get("sampler", {}))
+        self._starts = {ticket: Start(task, one) for ticket, task, one in state.get("starts", ())}
 
 
-def training_feed(algorithm: AlgorithmSpec, simulator: SimulatorSpec, rows: int, seed: int) -> WindowFeed | GroupFeed:
-    """Return the feed of an algorithm's units."""
-    whole_episodes = algorithm.unit == "group" or (algorithm.unit == "window" and not algorithm.partial_reset)
-    return (GroupFeed if whole_episodes else WindowFeed)(algorithm, simulator, rows, seed)
+def training_feed(
+    algorithm: AlgorithmSpec,
+    simulator: SimulatorSpec,
+    slots: Sequence[int],
+    seed: int,
+    options: RunOptions,
+    units_per_step: int,
+) -> WindowFeed | GroupFeed:
+    """Return the feed of an algorithm's units, for rows in slots of these sizes."""
+    sampler = Sampler(
+        simulator, derive(seed, "sampler"), options.task_weights, adaptive=options.task_sampling == "adaptive"
+    )
+    if algorithm.unit == "group" or (algorithm.unit == "window" and not algorithm.partial_reset):
+        return GroupFeed(algorithm, slots, seed, sampler, units_per_step if simulator.builds_tasks else 0)
+    return WindowFeed(algorithm, sum(slots), seed, sampler, options.task_episodes)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
 from rlvla.clock import VirtualLoop, run_virtual
+from rlvla.configs import RunOptions
 from rlvla.graph import Graph
 from rlvla.receipts import Ended, GenerateReceipt, StepReceipt, TrainReceipt, UnitReport
 from rlvla.rollout import Row, Slot
@@ -403,7 +404,9 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         generators=generators,
         trainer=handles[0],
         algorithm=algorithm,
-        feed=training_feed(judge.spec, simulator, first, 0),
+        feed=training_feed(
+            judge.spec, simulator, [len(slot.rows) for slot in slots], 0, RunOptions(), world.units_per_step
+        ),
         hooks=hooks,
         watch=Watch(),
         until=world.steps,
