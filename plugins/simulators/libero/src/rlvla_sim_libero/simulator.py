@@ -1,4 +1,4 @@
-"""The LIBERO simulator: N environments in one process, stepped one after another.
+"""The LIBERO simulator: N environments in one process, stepped one after another; those of one task share its scene.
 
 Letters: N rows, H actions in a chunk, A = 7 action dimensions.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,21 @@ from rlvla_sim_libero.tasks import SUITES
 
 startup.import_libero()  # before MuJoCo: the environment variables that it reads are set there
 
-from rlvla_sim_libero.renderer import Renderer, check_rendering  # noqa: E402
-from rlvla_sim_libero.scene import Scene, StockScene  # noqa: E402
+from rlvla_sim_libero.built_tasks import Built, BuiltTasks  # noqa: E402
+from rlvla_sim_libero.renderer import check_rendering  # noqa: E402
+from rlvla_sim_libero.scene import Episode, Scene, StockScene  # noqa: E402
 
 log = logging.getLogger(__name__)
 
 _RUNNING, _ENDED, _EMPTY = 0, 1, 2
+
+
+@dataclass
+class _Running:
+    """What a row runs."""
+
+    built: Built
+    episode: Episode
 
 
 class LiberoSimulator(Simulator):
@@ -40,12 +50,13 @@ class LiberoSimulator(Simulator):
         check_rendering()
         self._rows = rows
         self._cameras = [camera.name for camera in self.spec.cameras]
-        self._scenes: list[Scene | None] = [None] * rows
+        self._built = BuiltTasks(lambda task: Scene(self._bddl(task)), config.image_size, config.kept_tasks)
+        self._running: list[_Running | None] = [None] * rows
+        self._stock: list[StockScene | None] = [None] * rows
         self._task_of = [0] * rows
         self._steps = [0] * rows
         self._condition = [_EMPTY] * rows
         self._recorded: set[int] = set()
-        self._renderers: dict[int, Renderer] = {}
         self._stored: dict[int, np.ndarray] = {}
         self._renderer_name = ""
         size = config.image_size
@@ -62,7 +73,7 @@ class LiberoSimulator(Simulator):
             )
         stored = [self._stored_state(start) for start in starts]  # all checked before any row is touched
         for row, seed, start, state in zip(rows, seeds, starts, stored, strict=True):
-            scene = self._scene(row, start.task)
+            scene = self._enter(row, start.task)
             scene.reset(int(seed), state, self._config.settle_steps)
             if scene.is_solved():
                 log.warning(
@@ -102,13 +113,11 @@ class LiberoSimulator(Simulator):
         return ChunkResult(self._observation(range(self._rows)), reward, terminated, truncated, valid, success, video)
 
     def close(self) -> None:
-        for scene in self._scenes:
+        for scene in self._stock:
             if scene is not None:
                 scene.close()
-        for renderer in self._renderers.values():
-            renderer.close()
-        self._scenes = [None] * self._rows
-        self._renderers = {}
+        self._built.close()
+        self._running, self._stock = [None] * self._rows, [None] * self._rows
         self._condition = [_EMPTY] * self._rows
 
     def record_video(self, rows: Sequence[int]) -> None:
@@ -119,11 +128,10 @@ class LiberoSimulator(Simulator):
             return super().get_state(rows)
         states = []
         for row in rows:
-            scene = self._scenes[row]
-            if scene is None or self._condition[row] == _EMPTY:
+            if self._condition[row] == _EMPTY:
                 raise SimulatorError(f"row {row} was never reset: there is no episode to save")
             counters = np.array([self._task_of[row], self._steps[row], self._condition[row]], np.int64)
-            states.append({"counters": counters, **scene.save()})
+            states.append({"counters": counters, **self._scene_of(row).save()})
         return states
 
     def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Array]]) -> Observation:
@@ -132,7 +140,7 @@ class LiberoSimulator(Simulator):
         for row, saved in zip(rows, states, strict=True):
             task, steps, condition = (int(number) for number in saved["counters"])
             self._check_task(task)
-            self._scene(row, task).restore(saved)
+            self._enter(row, task).restore(saved)
             self._steps[row], self._condition[row] = steps, condition
             self._observe(row)
         return self._observation(rows)
@@ -156,8 +164,7 @@ class LiberoSimulator(Simulator):
         frames: list[np.ndarray],
     ) -> None:
         """Execute one row's actions until its episode ends; the picture is taken at the last one."""
-        scene = self._scenes[row]
-        assert scene is not None, "a running row has a scene"
+        scene = self._scene_of(row)
         recorded = row in self._recorded
         for index, action in enumerate(actions_HA.astype(np.float64)):
             solved = scene.step(action)
@@ -182,16 +189,18 @@ class LiberoSimulator(Simulator):
                 return
 
     def _observe(self, row: int, cameras: Sequence[str] | None = None) -> None:
-        scene = self._scenes[row]
+        scene = self._scene_of(row)
         cameras = self._cameras if cameras is None else cameras
         if isinstance(scene, StockScene):
             for name in cameras:
                 self._images[name][row] = scene.picture(name)
             self._state[row] = scene.stock_proprioception()
             return
-        assert scene is not None, "a row that is observed has a scene"
+        running = self._running[row]
+        assert running is not None, "a row that is observed runs a task"
+        renderer = running.built.renderer
+        self._renderer_name = self._renderer_name or renderer.name
         pose = scene.pose()
-        renderer = self._renderer(row)
         with scene.lamps_as_shown():
             for name in cameras:
                 renderer.draw(scene.model, pose, scene.camera(name), self._images[name][row])
@@ -205,36 +214,35 @@ class LiberoSimulator(Simulator):
             instruction=[self.spec.tasks[self._task_of[row]].instruction for row in chosen],
         )
 
-    def _scene(self, row: int, task: int) -> Scene:
-        """Return the row's compiled task, compiling it only where the row runs another one."""
-        scene = self._scenes[row]
-        if scene is not None and self._task_of[row] == task:
-            return scene
-        if scene is not None:
-            scene.close()
-            self._scenes[row] = None
-            self._condition[row] = _EMPTY
-            self._drop_renderers()
-        path = self._bddl(task)
-        stock = self._config.stock_path
-        scene = StockScene(path, self._cameras, self._config.image_size) if stock else Scene(path)
-        self._scenes[row], self._task_of[row] = scene, task
-        return scene
+    def _scene_of(self, row: int) -> Scene:
+        """Return the scene of a row that was reset, with the row's environment present in it."""
+        if (stock := self._stock[row]) is not None:
+            return stock
+        running = self._running[row]
+        assert running is not None, "the row was reset"
+        running.built.scene.enter(running.episode)
+        return running.built.scene
 
-    def _renderer(self, row: int) -> Renderer:
-        task = self._task_of[row]
-        if task not in self._renderers:
-            scene = self._scenes[row]
-            assert scene is not None, "a row that is drawn has a scene"
-            self._renderers[task] = Renderer(scene.model, self._config.image_size)
-            self._renderer_name = self._renderers[task].name
-        return self._renderers[task]
+    def _enter(self, row: int, task: int) -> Scene:
+        """Let the row run a task, which is compiled where no row runs it and none was kept; returns its scene."""
+        if self._task_of[row] != task or (self._running[row] is None and self._stock[row] is None):
+            self._leave(row)
+            if self._config.stock_path:
+                self._stock[row] = StockScene(self._bddl(task), self._cameras, self._config.image_size)
+            else:
+                self._running[row] = _Running(*self._built.lend(task))
+            self._task_of[row] = task
+        return self._scene_of(row)
 
-    def _drop_renderers(self) -> None:
-        """Free the context of each task that no row runs any more."""
-        used = {task for task, scene in zip(self._task_of, self._scenes, strict=True) if scene is not None}
-        for task in set(self._renderers) - used:
-            self._renderers.pop(task).close()
+    def _leave(self, row: int) -> None:
+        """Take the row from its task."""
+        self._condition[row] = _EMPTY
+        running, self._running[row] = self._running[row], None
+        if running is not None:
+            self._built.give_back(self._task_of[row], running.episode)
+        stock, self._stock[row] = self._stock[row], None
+        if stock is not None:
+            stock.close()
 
     def _bddl(self, task: int) -> Path:
         if self._config.bddl_file is not None:
