@@ -1,13 +1,19 @@
 """Evaluation in the middle of training: on pinned weights, beside the rollouts, under every scheduler."""
 
+import itertools
 import json
 
+import imageio.v3 as imageio
 import pytest
 
 import rlvla
 from rlvla import checkpoint
+from rlvla.configs import EvalConfig
 from rlvla.errors import SimulatorError
-from rlvla.evaluation import EvaluationSink
+from rlvla.evaluation import EvaluationSink, episodes_of
+from rlvla.receipts import Ended
+from rlvla.specs import SimulatorSpec, Start, TaskSpec
+from rlvla.work import EpisodeFeed, Work
 
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8}
 
@@ -91,3 +97,50 @@ def test_one_that_fails_ends_the_run(tmp_path, monkeypatch):
         with pytest.raises(SimulatorError, match="no such luck"):
             run.train()
         assert checkpoint.steps(run.directory), "what was trained is not saved"
+
+
+def test_episodes_per_task_play_each_initial_state_in_turn():
+    tasks = tuple(TaskSpec(name, initial_states=3) for name in "ab")
+    spec = SimulatorSpec((), (), (), 10.0, 1, tasks)
+    episodes = episodes_of(EvalConfig(episodes_per_task=3, episodes=99), spec)
+    assert sorted((start.task, start.state) for _, start in episodes) == [(t, s) for t in (0, 1) for s in (0, 1, 2)]
+
+
+def test_slots_share_out_tasks_and_every_episode_is_played_once():
+    episodes = [(number, Start(number % 3)) for number in range(30)]
+    feed = EpisodeFeed(episodes, 0, slots=[2, 2])
+    played = [(row, feed.take(row)) for row in (0, 2, 1, 3) * 7 + (0, 2)]
+    assert sorted(work.ticket for _, work in played) == list(range(30))
+    assert feed.take(0) is None
+    for slot in (0, 1):
+        tasks = [work.episode[1].task for row, work in played if row // 2 == slot]
+        changes = sum(one != other for one, other in itertools.pairwise(tasks))
+        assert changes <= 2, tasks  # in the order of the list it would be 14
+    assert [EpisodeFeed(episodes, 0, only=[7, 2]).take(0).ticket, EpisodeFeed(episodes, 0).take(3).ticket] == [7, 0]
+
+
+def test_videos_show_failures_before_successes(tmp_path):
+    with build(tmp_path, "sync", Heard(), {}, deterministic=True) as run:
+        results = run.evaluate(episodes=12, videos=4, greedy=False)
+    failed = [one.index for one in results.episodes if not one.success]
+    solved = [one.index for one in results.episodes if one.success]
+    assert failed, "a world in which some episodes fail"
+    filmed = [one for one in results.episodes if one.video is not None]
+    assert {one.index for one in filmed} == set((failed + solved)[:4])
+    for one in filmed:
+        assert len(imageio.imread(one.video, plugin="pyav")) == one.steps + 1
+
+
+def test_an_episode_that_goes_another_way_when_played_again_has_no_video(tmp_path, caplog):
+    spec = SimulatorSpec((), (), (), 10.0, 9, (TaskSpec("a"),))
+    first, again = (EvaluationSink([(0, Start()), (1, Start())], spec) for _ in range(2))
+    for sink, steps in ((first, (3, 4)), (again, (3, 5))):
+        for ticket in (0, 1):
+            sink.finished(Work(ticket, 0, None, (0, Start())), Ended(ticket, True, False, False, steps[ticket], 0.0))
+            sink.videos[ticket] = tmp_path / f"{id(sink)}-{ticket}.mp4"
+            sink.videos[ticket].touch()
+    first.videos.clear()
+    first.take_videos(again)
+    assert list(first.videos) == [0]
+    assert "no video of episode 1: played again it went another way" in caplog.text
+    assert not again.videos[1].exists()

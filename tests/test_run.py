@@ -181,7 +181,7 @@ def test_videos_hold_every_step_and_are_listed(tmp_path):
     import imageio.v3 as imageio
 
     with build(tmp_path) as run:
-        results = run.evaluate(episodes=2, videos=1)
+        results = run.evaluate(episodes=2, videos=1, videos_of="first")
     one = results.episodes[0]
     assert results.episodes[1].video is None
     assert len(imageio.imread(one.video, plugin="pyav")) == one.steps + 1

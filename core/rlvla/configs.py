@@ -88,6 +88,8 @@ class EvalConfig:
     """Training steps between evaluations; 0: only when asked."""
     episodes: Annotated[int, Ge(1)] = 100
     """Episodes, spread evenly over the tasks and their initial states."""
+    episodes_per_task: Annotated[int, Ge(1)] | None = None
+    """Episodes of each task, over its stored initial states in their order, in place of ``episodes``."""
     tasks: tuple[Annotated[int, Ge(0)], ...] | None = None
     """Task numbers; None: all that the simulator is configured for."""
     num_envs: Annotated[int, Ge(1)] | None = None
@@ -102,7 +104,10 @@ class EvalConfig:
     seed: int = 1_000_000
     """Held out: episodes are seeded from it alone, never from the run's seed."""
     videos: Annotated[int, Ge(0)] = 0
-    """Episodes recorded as video, the first ones of the list."""
+    """Episodes recorded as video."""
+    videos_of: Literal["failures", "first"] = "failures"
+    """Which: failed episodes and then solved ones (known afterwards, so they are played a second time), or the first ones of
+    the list."""
 
 
 @config

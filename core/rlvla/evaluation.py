@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,15 @@ from rlvla.specs import SimulatorSpec, Start
 from rlvla.watch import Watch
 from rlvla.work import EpisodeFeed, Work
 
+log = logging.getLogger(__name__)
+
 
 def episodes_of(config: EvalConfig, spec: SimulatorSpec) -> list[tuple[int, Start]]:
     """Return (seed, start) of each episode: tasks in turn, and stored initial states in turn for each task."""
     tasks = config.tasks if config.tasks is not None else tuple(range(len(spec.tasks)))
     episodes = []
-    for number in range(config.episodes):
+    each = config.episodes_per_task
+    for number in range(config.episodes if each is None else each * len(tasks)):
         round_, place = divmod(number, len(tasks))
         states = spec.tasks[tasks[place]].initial_states
         episodes.append(
@@ -39,7 +44,7 @@ class EvaluationSink:
     """Collects results, in the order of the list whatever the order of arrival."""
 
     def __init__(self, episodes: Sequence[tuple[int, Start]], spec: SimulatorSpec) -> None:
-        self._episodes = episodes
+        self.episodes = episodes
         self._spec = spec
         self._ended: dict[int, Ended] = {}
         self.videos: dict[int, Path] = {}
@@ -61,10 +66,27 @@ class EvaluationSink:
     def lost(self, work: Work) -> None:
         """The episode is played again."""
 
+    def worth_seeing(self, count: int) -> list[int]:
+        """Return the tickets of ``count`` episodes: failures before successes, each in the order of the list."""
+        return sorted(self._ended, key=lambda ticket: (self._ended[ticket].success, ticket))[:count]
+
+    def take_videos(self, again: EvaluationSink) -> None:
+        """Take over the videos of episodes that were played again, where they went the same way."""
+        for ticket, path in again.videos.items():
+            if replace(again._ended[ticket], row=0) == replace(self._ended[ticket], row=0):
+                self.videos[ticket] = path
+            else:
+                path.unlink(missing_ok=True)
+                log.warning(
+                    "no video of episode %d: played again it went another way, since rounding depends on who shares a batch; "
+                    "run.deterministic makes it the same, eval.videos_of='first' records at once",
+                    ticket,
+                )
+
     def results(self) -> tuple[EvalEpisode, ...]:
         """Return one entry an episode."""
         found = []
-        for number, (seed, start) in enumerate(self._episodes):
+        for number, (seed, start) in enumerate(self.episodes):
             one = self._ended[number]
             found.append(
                 EvalEpisode(
@@ -78,6 +100,7 @@ class EvaluationSink:
                     steps=one.steps,
                     episode_return=one.episode_return,
                     video=str(self.videos[number]) if number in self.videos else None,
+                    suite=self._spec.tasks[start.task].suite,
                 )
             )
         return tuple(found)
@@ -138,27 +161,52 @@ class Evaluator:
                 await asyncio.to_thread(slot.actor.close)
             self.slots = await self._open_slots(split(rows, min(rows, len(self._specs.slots))))
         sink = EvaluationSink(episodes, self._specs.sim)
+        at_once = range(config.videos) if config.videos_of == "first" else ()
+        version = await self._play_list(config, step, generator, sink, None, at_once, heard)
+        if config.videos and config.videos_of == "failures":
+            again = EvaluationSink(episodes, self._specs.sim)
+            chosen = sink.worth_seeing(config.videos)
+            await self._play_list(config, step, generator, again, chosen, chosen, heard)
+            sink.take_videos(again)
+        return EvalResults(
+            episodes=sink.results(),
+            protocol=self._protocol(config),
+            policy_version=version,
+            seconds=time.perf_counter() - began,
+        )
+
+    async def _play_list(
+        self,
+        config: EvalConfig,
+        step: int,
+        generator: Handle,
+        sink: EvaluationSink,
+        only: Sequence[int] | None,
+        recorded: Collection[int],
+        heard: Callable[[Callable[[], float]], None],
+    ) -> int:
+        """Play episodes of the sink's list (``only`` some, by ticket), with videos of some; returns the weights' version."""
 
         def video(work: Work) -> Path | None:
-            if work.ticket >= config.videos:
+            if work.ticket not in recorded:
                 return None
             name = f"eval_step_{step:06d}_episode_{work.ticket:04d}.mp4"
             sink.videos[work.ticket] = self._directory / "videos" / name
             return sink.videos[work.ticket]
 
-        rollout = Rollout(self.slots, EpisodeFeed(episodes, config.seed), sink, greedy=config.greedy, video=video)
+        episodes = sink.episodes
+        slots = [len(slot.rows) for slot in self.slots] if self._specs.sim.builds_tasks else ()
+        feed = EpisodeFeed(episodes, config.seed, slots, only)
+        rollout = Rollout(self.slots, feed, sink, greedy=config.greedy, video=video)
         watch = self._watch
+        total = len(episodes if only is None else only)
         while working := await watch("evaluation: reset", rollout.begin(self.slots)):
             receipt = await watch("evaluation: generate", rollout.generate(working, generator), generator.name)
             steps = (watch("evaluation: simulate", rollout.step(slot), slot.actor.name) for slot in working)
             await asyncio.gather(*steps)
-            heard(lambda: sink.done / len(episodes))
-        return EvalResults(
-            episodes=sink.results(),
-            protocol=self._protocol(config),
-            policy_version=receipt.version,
-            seconds=time.perf_counter() - began,
-        )
+            heard(lambda: sink.done / total)
+        version: int = receipt.version
+        return version
 
     def _protocol(self, config: EvalConfig) -> Mapping[str, Any]:
         sim = self._specs.sim

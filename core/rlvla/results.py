@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,6 +75,8 @@ class EvalEpisode:
     steps: int
     episode_return: float
     video: str | None = None
+    suite: str = ""
+    """Of the task; empty: the simulator has none."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,17 @@ class EvalResults:
 
     def by_task(self) -> dict[str, tuple[EvalEpisode, ...]]:
         """Return the episodes of each task, in task order."""
-        tasks: dict[str, list[EvalEpisode]] = {}
+        return self._by(lambda one: one.task_name)
+
+    def by_suite(self) -> dict[str, tuple[EvalEpisode, ...]]:
+        """Return the episodes of each suite, in task order; none where the simulator has no suites."""
+        return self._by(lambda one: one.suite) if all(one.suite for one in self.episodes) else {}
+
+    def _by(self, name: Callable[[EvalEpisode], str]) -> dict[str, tuple[EvalEpisode, ...]]:
+        found: dict[str, list[EvalEpisode]] = {}
         for one in sorted(self.episodes, key=lambda one: (one.task, one.index)):
-            tasks.setdefault(one.task_name, []).append(one)
-        return {name: tuple(some) for name, some in tasks.items()}
+            found.setdefault(name(one), []).append(one)
+        return {key: tuple(some) for key, some in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able data."""
@@ -123,16 +132,15 @@ class EvalResults:
             "seconds": self.seconds,
             "env_steps": self.env_steps,
             "protocol": dict(self.protocol),
-            "tasks": {
-                name: {
-                    "success": self._rate(some),
-                    "n": len(some),
-                    "interval_95": list(wilson(sum(one.success for one in some), len(some))),
-                }
-                for name, some in self.by_task().items()
-            },
+            "suites": {name: self._summary(some) for name, some in self.by_suite().items()},
+            "tasks": {name: self._summary(some) for name, some in self.by_task().items()},
             "episodes": [asdict(one) for one in self.episodes],
         }
+
+    @classmethod
+    def _summary(cls, some: tuple[EvalEpisode, ...]) -> dict[str, Any]:
+        low, high = wilson(sum(one.success for one in some), len(some))
+        return {"success": cls._rate(some), "n": len(some), "interval_95": [low, high]}
 
     @staticmethod
     def _rate(episodes: tuple[EvalEpisode, ...]) -> float:

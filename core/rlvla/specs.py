@@ -75,6 +75,8 @@ class TaskSpec:
     instruction: str = ""
     initial_states: int = 0
     """Stored initial states; 0 where every start is drawn from the seed."""
+    suite: str = ""
+    """Group of tasks that results are also given for; empty: none."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlvla.sampler import Odds, Sampler
@@ -274,25 +274,55 @@ def training_feed(
     return WindowFeed(algorithm, sum(slots), seed, sampler, options.task_episodes)
 
 
-@dataclass
 class EpisodeFeed:
-    """A fixed list of episodes; ticket n is the n-th of them."""
+    """A fixed list of episodes; ticket n is the n-th of them.
 
-    episodes: Sequence[tuple[int, Start]]
-    seed: int
-    taken: int = field(default=0)
+    Args:
+        episodes: seed and start of each.
+        seed: of noise.
+        slots: rows of each slot, where a simulator builds its tasks: a row is then given an episode of a task that its slot
+            runs, else of one that few slots run. Empty: in the order of the list. What is played does not depend on it.
+        only: tickets to play; None: all.
+    """
+
+    def __init__(
+        self,
+        episodes: Sequence[tuple[int, Start]],
+        seed: int,
+        slots: Sequence[int] = (),
+        only: Sequence[int] | None = None,
+    ) -> None:
+        self._episodes = episodes
+        self._seed = seed
+        self._slot_of = [slot for slot, rows in enumerate(slots) for _ in range(rows)]
+        self._tasks: list[int | None] = [None] * len(slots)
+        """Task that each slot was given last."""
+        self._left: dict[int, deque[int]] = {}
+        for ticket in range(len(episodes)) if only is None else only:
+            task = episodes[ticket][1].task if slots else 0
+            self._left.setdefault(task, deque()).append(ticket)
 
     def take(self, row: int) -> Work | None:
-        if self.taken == len(self.episodes):
+        if not self._left:
             return None
-        self.taken += 1
-        return Work(self.taken - 1, 0, None, self.episodes[self.taken - 1])
+        task = self._task_for(self._slot_of[row]) if self._slot_of else 0
+        ticket = self._left[task].popleft()
+        if not self._left[task]:
+            del self._left[task]
+        return Work(ticket, 0, None, self._episodes[ticket])
+
+    def _task_for(self, slot: int) -> int:
+        task = self._tasks[slot]
+        if task is None or task not in self._left:
+            task = min(self._left, key=self._tasks.count)
+            self._tasks[slot] = task
+        return task
 
     def next_episode(self, row: int) -> tuple[int, Start]:
         raise AssertionError("an evaluation's work is one episode")
 
     def key(self, work: Work) -> int:
-        return derive(self.seed, "noise", work.ticket, work.chunk)
+        return derive(self._seed, "noise", work.ticket, work.chunk)
 
     def place(self, work: Work) -> int:
         return work.ticket

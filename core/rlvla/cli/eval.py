@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,9 @@ from rlvla.cli import options
 from rlvla.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rlvla.results import EvalResults
+    from rich.table import Table
+
+    from rlvla.results import EvalEpisode, EvalResults
 
 USAGE = """usage: rlvla eval PATH [--json FILE] [--eval.episodes N ...] [--sim.option VALUE ...]
 
@@ -54,18 +56,31 @@ def main(words: Sequence[str]) -> int:
 
 
 def show(results: EvalResults) -> None:
-    """Print success by task and over all."""
+    """Print success by task, by suite and over all, each with its 95 % Wilson interval."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("task", "success", "episodes")
-    for name, episodes in results.by_task().items():
-        solved = sum(one.success for one in episodes)
-        table.add_row(name, f"{solved / len(episodes):.3f}", str(len(episodes)))
     console = Console(file=sys.stdout, highlight=False)
-    if table.row_count > 1:
-        console.print(table)
+    for title, parts in (("task", results.by_task()), ("suite", results.by_suite())):
+        if len(parts) > 1:
+            console.print(_table(title, parts))
+    for episode in results.episodes:
+        if episode.video is not None:
+            outcome = "solved" if episode.success else "failed"
+            console.print(f"{outcome}: {episode.task_name}, {episode.video}", soft_wrap=True)
     at_end = f"at the end {results.success_at_end:.3f}"
     console.print(
         f"{results}, {at_end}; policy version {results.policy_version}, {results.seconds:.1f} s", soft_wrap=True
     )
+
+
+def _table(title: str, parts: Mapping[str, Sequence[EvalEpisode]]) -> Table:
+    from rich.table import Table
+
+    from rlvla.results import wilson
+
+    table = Table(title, "success", "95 % interval", "episodes")
+    for name, episodes in parts.items():
+        solved = sum(one.success for one in episodes)
+        low, high = wilson(solved, len(episodes))
+        table.add_row(name, f"{solved / len(episodes):.3f}", f"{low:.3f} to {high:.3f}", str(len(episodes)))
+    return table

