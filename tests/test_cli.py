@@ -57,7 +57,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
     def evaluate(path: Path, **overrides: Any) -> EvalResults:
         keep(FakeRun((path, overrides)))
-        episodes = tuple(EvalEpisode(n, n % 2, f"task_{n % 2}", None, n, n < 3, n < 2, 10, 1.0, suite=f"suite_{n % 2}") for n in range(4))
+        episodes = tuple(
+            EvalEpisode(n, n % 2, f"task_{n % 2}", None, n, n < 3, n < 2, 10, 1.0, suite=f"suite_{n % 2}")
+            for n in range(4)
+        )
         return EvalResults(episodes, {"greedy": True}, policy_version=7, seconds=1.5)
 
     module.build_from = lambda config, fit=False: keep(FakeRun(config))  # type: ignore[attr-defined]

@@ -1,6 +1,5 @@
 """Which task comes next: uniform, weighted, following success; the same under every scheduler and after a resume."""
 
-import itertools
 from collections import Counter
 
 import pytest

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rlvla.configs import read_choice
 from rlvla.errors import ConfigError
-from rlvla_sim_libero import LiberoConfig, describe, plugin
+from rlvla_sim_libero import LiberoConfig, describe, plugin, step_limits
 from rlvla_sim_libero.task_file import instruction_of
 
 TASK_FILE = """(define (problem LIBERO_Tabletop_Manipulation)
@@ -69,7 +70,11 @@ def test_chosen_tasks_keep_their_order() -> None:
         ({"suite": "libero_spatail"}, "Did you mean 'libero_spatial'?"),
         ({"tasks": (3, 10)}, "got [10], wanted numbers from 0 to 9"),
         ({"tasks": ()}, "at least one number"),
-        ({"tasks": (1, 1)}, "each number once"),
+        ({"tasks": (1, 1)}, "each task once"),
+        ({"tasks": (7, "turn_on_the_stove"), "suite": "libero_goal"}, "each task once"),
+        ({"tasks": ("turn_on_teh_stove",), "suite": "libero_goal"}, "Did you mean 'turn_on_the_stove'?"),
+        ({"tasks": ("turn_on_the_stove",)}, "no task 'turn_on_the_stove' in libero_spatial. It is in libero_goal"),
+        ({"tasks": ("fly",)}, "no task 'fly' in libero_spatial. Its tasks have the numbers 0 to 9"),
         ({"cameras": ("primary", "left")}, "wanted one or more of ('primary', 'wrist')"),
         ({"bddl_file": "/nowhere/task.bddl"}, "wanted an existing task file"),
     ],
@@ -78,6 +83,24 @@ def test_settings_that_cannot_work_say_what_would(options: dict, words: str) -> 
     with pytest.raises(ConfigError) as caught:
         describe(LiberoConfig(**options))
     assert words in str(caught.value)
+
+
+def test_tasks_can_be_named() -> None:
+    spec = describe(LiberoConfig(suite="libero_130", tasks=("turn_on_the_stove", 3, "29")))
+    assert [task.suite for task in spec.tasks] == ["libero_goal", "libero_spatial", "libero_goal"]
+    assert spec.tasks[0].name == "turn_on_the_stove"
+
+
+@pytest.mark.parametrize("options", [{"num_envs": 0}, {"tasks": (-1,)}, {"kept_tasks": -1}, {"image_size": 4}])
+def test_numbers_out_of_range_are_refused_before_anything_starts(options: dict) -> None:
+    with pytest.raises(ConfigError, match=f"sim.{next(iter(options))}.*wanted"):
+        read_choice("sim", {"use": "libero", **options})
+
+
+def test_each_task_has_the_limit_of_its_suite() -> None:
+    config = LiberoConfig(suite="libero_130", tasks=(0, 25, 35))
+    assert step_limits(config, describe(config).tasks) == [220, 300, 520]
+    assert describe(config).max_episode_steps == 520
 
 
 def test_all_problems_are_reported_at_once() -> None:

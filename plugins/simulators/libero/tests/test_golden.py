@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from golden import FOLDER, SUITES, first_pictures
+from PIL import Image
 
 MEAN_GREY_LEVELS = {"llvmpipe": 0.5, "softpipe": 0.5, "": 4.0}
 """Largest mean difference by renderer. They were drawn by llvmpipe; two of its releases may round differently. Any other

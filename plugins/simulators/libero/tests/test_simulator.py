@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ import numpy as np
 import pytest
 from libero_world import BOWL, CONFIG, STOVE, push_the_button, same_observation
 
-from rlvla.errors import SimulatorError
+from rlvla.configs import read_choice
+from rlvla.errors import SimulatorError, WorkerDied
 from rlvla.specs import Start
+from rlvla.worker import SubprocessSimulator
 from rlvla_sim_libero import LiberoConfig, startup
 from rlvla_sim_libero.renderer import Renderer
 from rlvla_sim_libero.simulator import LiberoSimulator
@@ -432,6 +437,19 @@ def test_it_runs_from_anywhere_and_prints_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "EGL" not in done.stderr  # nothing from destructors after a clean end
     assert not list(tmp_path.rglob("*libero*"))
+
+
+def test_a_worker_that_is_killed_in_mid_step_is_named(actions: np.ndarray) -> None:
+    sim = SubprocessSimulator(read_choice("sim", CONFIG), rows=1, horizon=8, name="sim-7")
+    sim.reset([0], [1], [Start(0, 0)])
+    killer = threading.Timer(0.05, os.kill, (sim.pid, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(WorkerDied, match="sim-7: its worker process was killed by SIGKILL"):
+        while True:
+            sim.step(np.zeros((1, 8, 7), np.float32), np.array([True]))
+            sim.reset([0], [1], [Start(0, 0)])
+    killer.join()
+    sim.close()
 
 
 def test_versions_name_what_changes_numbers(simulator: LiberoSimulator) -> None:

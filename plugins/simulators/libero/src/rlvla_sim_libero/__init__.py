@@ -33,8 +33,8 @@ class LiberoConfig:
         "libero_spatial"
     )
     """Task suite; ``libero_130`` is the five others one after another."""
-    tasks: tuple[Annotated[int, Ge(0)], ...] | None = None
-    """Numbers of tasks in the suite, in the order in which they are offered; None: all."""
+    tasks: tuple[Annotated[int, Ge(0)] | str, ...] | None = None
+    """Numbers or names of tasks in the suite, in the order in which they are offered; None: all."""
     bddl_file: str | None = None
     """A task file of your own instead of a suite; its scenes are drawn from the seed."""
     num_envs: Annotated[int, Ge(1)] = 8
@@ -60,8 +60,36 @@ def published(config: LiberoConfig) -> list[Task]:
     """Return the published tasks that are offered, in order; none where the task file is the user's own."""
     if config.bddl_file is not None:
         return []
-    there = SUITES[config.suite]
-    return [there[number] for number in (range(len(there)) if config.tasks is None else config.tasks)]
+    if config.tasks is None:
+        return list(SUITES[config.suite])
+    found = [_task(one, config.suite) for one in config.tasks]
+    return [task for task in found if task is not None]
+
+
+def _task(one: int | str, suite: str) -> Task | None:
+    """Return the task that a number or a name means in a suite."""
+    there = SUITES[suite]
+    if isinstance(one, str) and not one.isdigit():
+        return next((task for task in there if task.name == one), None)
+    return there[int(one)] if int(one) < len(there) else None
+
+
+def _task_problems(tasks: Sequence[int | str], suite: str) -> list[str]:
+    there = SUITES[suite]
+    unknown = [one for one in tasks if _task(one, suite) is None]
+    problems = []
+    if wrong := [int(one) for one in unknown if str(one).isdigit()]:
+        problems.append(f"tasks: got {wrong}, wanted numbers from 0 to {len(there) - 1} ({suite})")
+    for name in (str(one) for one in unknown if not str(one).isdigit()):
+        close = difflib.get_close_matches(name, [task.name for task in there], n=1)
+        elsewhere = [base for base, some in SUITES.items() if any(task.name == name for task in some)]
+        hint = f"Did you mean {close[0]!r}?" if close else f"Its tasks have the numbers 0 to {len(there) - 1}"
+        problems.append(f"tasks: no task {name!r} in {suite}. {f'It is in {elsewhere[0]}' if elsewhere else hint}")
+    if not tasks:
+        problems.append("tasks: empty; give at least one number, or None for all tasks of the suite")
+    if not unknown and len({_task(one, suite) for one in tasks}) < len(tasks):
+        problems.append(f"tasks: got {tuple(tasks)}, wanted each task once")
+    return problems
 
 
 def step_limits(config: LiberoConfig, tasks: Sequence[TaskSpec]) -> list[int]:
@@ -82,15 +110,8 @@ def describe(config: LiberoConfig) -> SimulatorSpec:
         hint = f"Did you mean {close[0]!r}?" if close else f"There is: {', '.join(SUITES)}"
         problems.append(f"suite: no suite {config.suite!r}. {hint}")
     elif config.bddl_file is None:
-        there = SUITES[config.suite]
-        numbers = range(len(there)) if config.tasks is None else config.tasks
-        wrong = [number for number in numbers if not 0 <= number < len(there)]
-        if wrong:
-            problems.append(f"tasks: got {wrong}, wanted numbers from 0 to {len(there) - 1} ({config.suite})")
-        if not numbers:
-            problems.append("tasks: empty; give at least one number, or None for all tasks of the suite")
-        if len(set(numbers)) < len(numbers):
-            problems.append(f"tasks: got {tuple(numbers)}, wanted each number once")
+        if config.tasks is not None:
+            problems += _task_problems(config.tasks, config.suite)
         if not problems:
             tasks = tuple(
                 TaskSpec(task.name, task.instruction, STORED_STATES, task.suite) for task in published(config)

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlvla.devices import usable_cores
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.specs import Check
 from rlvla_sim_libero import LiberoConfig, describe, published, startup
 
 _PICTURE_TIMEOUT_S = 300
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "osmesa")
-_GPU_GIB, _SOFTWARE_GIB = 1.2, 2.5  # resident memory of an environment with its renderer
 
 # Runs in a process of its own: a GL driver that crashes or hangs must not take the doctor along.
 _DRAW = """
@@ -70,7 +70,7 @@ def checks(config: LiberoConfig) -> Iterator[Check]:
         yield picture
         if renderer:
             yield _renderer(renderer)
-    yield _memory(config.num_envs, renderer)
+    yield _memory(config, len(spec.tasks))
 
 
 def _graphics() -> Check:
@@ -166,17 +166,17 @@ def _renderer(renderer: str) -> Check:
     return Check("GL_RENDERER", True, renderer)
 
 
-def _memory(num_envs: int, renderer: str) -> Check:
-    each = _GPU_GIB if renderer and not any(word in renderer.lower() for word in _SOFTWARE) else _SOFTWARE_GIB
-    needed = num_envs * each
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        available = int(lines["MemAvailable"].split()[0]) / 2**20
-    except (OSError, KeyError, ValueError):
-        return Check(
-            "memory", True, f"{num_envs} environments need up to {needed:.0f} GiB; available memory is not known here"
-        )
-    found = f"{num_envs} environments need up to {num_envs} x {each} GiB; available: {available:.0f} GiB"
-    if needed > available:
-        return Check("memory", True, found, "lower num_envs, or run one task, whose renderer is shared", warning=True)
+def _memory(config: LiberoConfig, tasks: int) -> Check:
+    processes = min(config.num_envs, usable_cores())
+    rows = -(-config.num_envs // processes)
+    built = min(tasks, rows + config.kept_tasks)
+    process = startup.PROCESS_GIB + (built - 1) * startup.TASK_GIB
+    needed = processes * process + config.num_envs * startup.ENVIRONMENT_GIB
+    available = startup.available_gib()
+    found = (
+        f"{config.num_envs} environments in {processes} processes of up to {built} compiled tasks need up to {needed:.0f} GiB "
+        f"(less where a GPU draws); available: {'unknown' if available is None else f'{available:.0f} GiB'}"
+    )
+    if available is not None and needed > available:
+        return Check("memory", True, found, "lower num_envs, kept_tasks or the number of tasks", warning=True)
     return Check("memory", True, found)

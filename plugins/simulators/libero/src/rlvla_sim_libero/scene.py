@@ -25,6 +25,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
+from packaging.version import Version
 
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
@@ -34,6 +35,7 @@ OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 """The action of settle steps."""
 _SAMPLED_SUBSTEP = 23  # counted from 0; measured: LIBERO samples after it in each of 535 steps of 3 episodes
 _MAX_DRAWS = 100
+_TAKES_DATA = Version(mujoco.__version__) >= Version("3.10")  # mj_fullM: looked at in each release from 3.3.7 to 3.17
 _AT_ORIGIN = {"pos": "0 0 0", "quat": "1 0 0 0"}
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -400,10 +402,10 @@ class StockScene(Scene):
 
 
 def _full_mass_matrix(model: Any, data: Any, out: np.ndarray) -> None:
-    if hasattr(data, "qM"):
-        mujoco.mj_fullM(model, out, data.qM)
-    else:  # later releases (3.11 and up, tried) keep it sparse, and take it from the data themselves
+    if _TAKES_DATA:
         mujoco.mj_fullM(model, data, out)
+    else:
+        mujoco.mj_fullM(model, out, data.qM)
 
 
 def axis_angle(x: float, y: float, z: float, w: float) -> np.ndarray:

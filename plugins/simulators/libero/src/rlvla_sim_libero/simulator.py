@@ -44,6 +44,7 @@ class LiberoSimulator(Simulator):
         self._config = config
         self._success_reward = config.success_reward
         self._published = published(config)
+        startup.check_memory(rows)
         startup.assets_folder()
         for task in range(len(self.spec.tasks)):
             self._bddl(task)
