@@ -309,7 +309,9 @@ def main() -> int:
         },
     )
     if options.chunks:
-        note("cpu_time", [cpu_time(options.suite, task, options.chunks) for task in tasks])
+        before = result.get("cpu_time", {})
+        now = {f"{options.suite}/{task}": cpu_time(options.suite, task, options.chunks) for task in tasks}
+        note("cpu_time", {**before, **now})
     rates = []
     for processes in options.processes:
         cases = [(1, True), *((rows, False) for rows in options.rows)]

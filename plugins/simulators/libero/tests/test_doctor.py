@@ -95,6 +95,7 @@ def test_missing_packages_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -
         ("3.12.0", None, "the bowl of libero_spatial task 5 tips off its ramekin"),
         ("3.17.0", (0, 5), "the bowl of libero_spatial task 5 tips off its ramekin"),
         ("3.17.0", (0, 4), "mujoco 3.17.0: success is comparable"),
+        ("3.10.0", None, "the bowl of libero_spatial task 5 slides 35 mm on its ramekin"),
     ],
 )
 def test_other_mujoco_releases_are_warned_about_by_task(

@@ -51,7 +51,7 @@ class LiberoConfig:
     """Reward of the action that solves the task; every other action gets 0."""
     kept_tasks: Annotated[int, Ge(0)] = 2
     """Compiled tasks that a worker process keeps although none of its environments runs them any more, so that coming back
-    to one costs no rebuild; each is some hundred MiB (README)."""
+    to one costs no rebuild. Each is 1.0 GiB in software rendering."""
     stock_path: bool = False
     """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
 
