@@ -182,8 +182,9 @@ class AlgorithmSpec:
     """Versions that a unit's oldest chunk may lie behind; a scheduler may keep it lower."""
     reference: bool = False
     """Needs ``Trajectories.reference_logp``: log-probs of the policy that training started from."""
-    proximal: bool = False
-    """Needs ``Trajectories.proximal_logp``: all samples evaluated once before the step's first update."""
+    proximal: Literal["none", "stale", "all"] = "none"
+    """Needs ``Trajectories.proximal_logp``: samples evaluated once before the step's first update; those of older versions,
+    and nothing where there are none (``stale``), or all."""
     entropy_bonus: bool = False
     value_learning_rate_scale: float = 1.0
     """What the learning rate is multiplied by for ``Model.value_head``."""

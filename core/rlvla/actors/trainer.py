@@ -151,18 +151,22 @@ class TrainerActor:
             with products_in(self.config.precision, self._device):
                 values = [self.model.value(self.model.preprocess(part))[:, 0] for part in parts]
             trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
-        if spec.proximal:
+        if spec.proximal == "all":
             trajectories.proximal_logp = self._logp(self.model, data)
+        elif spec.proximal == "stale" and (stale := trajectories.exists & (trajectories.version < self.version)).any():
+            trajectories.proximal_logp = self._logp(self.model, data, only=stale)
         if spec.reference:
             with self.model.reference() or nullcontext():
                 trajectories.reference_logp = self._logp(self._reference or self.model, data)
 
-    def _logp(self, model: Model, data: Assembled) -> Tensor:
-        """Return log-probs of what was played under a model, ``[U, T, H, K]``."""
-        samples = torch.arange(len(data.observations)).split(_FORWARD_BATCH)
+    def _logp(self, model: Model, data: Assembled, only: Tensor | None = None) -> Tensor:
+        """Return log-probs of what was played under a model, ``[U, T, H, K]``; as they were acted but for ``only`` ``[U, T]``."""
+        exists = data.trajectories.exists
+        filled = data.trajectories.logp.clone()
+        wanted = exists if only is None else only
+        samples = wanted[exists].nonzero().squeeze(1).split(_FORWARD_BATCH)
         logp = [self._evaluate(model, data.observations[part], data.replay[part]).logp.cpu() for part in samples]
-        filled = torch.zeros_like(data.trajectories.logp)
-        filled[data.trajectories.exists] = torch.cat(logp)
+        filled[wanted] = torch.cat(logp).to(filled.dtype)
         return filled
 
     def _evaluate(self, model: Model, observations: ObservationBatch, replay: TensorDict) -> Any:
