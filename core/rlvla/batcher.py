@@ -59,6 +59,7 @@ class _Request:
     slot: Slot
     rows: int
     served: asyncio.Future[None]
+    since: float
 
 
 class Batcher:
@@ -67,12 +68,19 @@ class Batcher:
     Args:
         act: chooses chunks for some slots, in one call.
         limit: most rows in a batch; a single slot with more still passes. None: no bound.
+        waited: told of each served request: seconds to the launch of its batch, and to its chunk.
     """
 
-    def __init__(self, act: Callable[[Sequence[Slot]], Awaitable[None]], limit: int | None = None) -> None:
+    def __init__(
+        self,
+        act: Callable[[Sequence[Slot]], Awaitable[None]],
+        limit: int | None = None,
+        waited: Callable[[float, float], None] = lambda queue_s, wait_s: None,
+    ) -> None:
         self.curve = LatencyCurve()
         self._act = act
         self._limit = limit
+        self._waited = waited
         self._queue: list[_Request] = []
         self._away: dict[int, float] = {}
         """Slots that will come with a request, and since when they are on their way."""
@@ -101,7 +109,7 @@ class Batcher:
     async def request(self, slots: Sequence[Slot]) -> None:
         """Wait until these slots have their next chunk."""
         loop = asyncio.get_running_loop()
-        requests = [_Request(slot, len(slot.working()), loop.create_future()) for slot in slots]
+        requests = [_Request(slot, len(slot.working()), loop.create_future(), loop.time()) for slot in slots]
         for one in requests:
             self._arrived(one, loop.time())
         self._queue += requests
@@ -197,6 +205,7 @@ class Batcher:
             now = loop.time()
             self.curve.add(rows, now - began)
             for one in batch:
+                self._waited(began - one.since, now - one.since)
                 if not one.served.done():
                     one.served.set_result(None)
                     self._away[one.slot.number] = now

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlvla.assembly import Entry
 from rlvla.configs import EvalConfig
-from rlvla.receipts import Ended, StepReceipt
+from rlvla.receipts import CallReceipt, Ended, GenerateReceipt, StepReceipt
 from rlvla.results import EvalEpisode
 from rlvla.rollout import Slot
 from rlvla.seeds import derive
 from rlvla.specs import SimulatorSpec, Start
+from rlvla.timekeeping import Timekeeper
 from rlvla.work import Work
 
 
@@ -32,9 +34,12 @@ def episodes_of(config: EvalConfig, spec: SimulatorSpec) -> list[tuple[int, Star
 class EvaluationSink:
     """Collects results, in the order of the list whatever the order of arrival."""
 
-    def __init__(self, episodes: Sequence[tuple[int, Start]], spec: SimulatorSpec) -> None:
+    def __init__(
+        self, episodes: Sequence[tuple[int, Start]], spec: SimulatorSpec, times: Timekeeper | None = None
+    ) -> None:
         self._episodes = episodes
         self._spec = spec
+        self._times = times or Timekeeper()
         self._ended: dict[int, Ended] = {}
         self.videos: dict[int, Path] = {}
 
@@ -54,6 +59,14 @@ class EvaluationSink:
 
     def lost(self, work: Work) -> None:
         """The episode is played again."""
+
+    def worked(
+        self, actor: str, phase: str, receipt: CallReceipt | GenerateReceipt | StepReceipt, slots: Sequence[Slot], rows: int
+    ) -> None:
+        self._times.worked(actor, f"evaluate: {phase}", receipt.began_ns, receipt.seconds, rows=rows)
+
+    def replaced(self, slot: Slot) -> None:
+        self._times.restarted(slot.actor.name, asyncio.get_running_loop().time())
 
     def results(self) -> tuple[EvalEpisode, ...]:
         """Return one entry an episode."""

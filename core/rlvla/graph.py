@@ -19,10 +19,11 @@ from rlvla.batcher import Batcher
 from rlvla.errors import WorkerDied
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
-from rlvla.receipts import Ended, Member, StepReceipt, UnitReport
+from rlvla.receipts import CallReceipt, Ended, GenerateReceipt, Member, StepReceipt, UnitReport
 from rlvla.rollout import Rollout, Slot
 from rlvla.runtimes import Handle
 from rlvla.tickets import Tickets
+from rlvla.timekeeping import Timekeeper
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed, Work
 
@@ -68,6 +69,7 @@ class Graph:
         batch_rows: most rows in one call of the generator; None: no bound.
         periodic: called after each training step (evaluation, checkpoint), with the number of steps done.
         video: path for a training episode's video, or None, by episode number.
+        times: takes the spans of actors; None: one that writes none.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Graph:
         batch_rows: int | None,
         periodic: Callable[[int], Awaitable[None]],
         video: Callable[[int], Path | None] = lambda episode: None,
+        times: Timekeeper | None = None,
     ) -> None:
         self.slots = slots
         self.until = until
@@ -105,7 +108,8 @@ class Graph:
         self._video = video
         self._rollout = Rollout(slots, generator, feed, self, video=self._next_video)
         self._tickets = Tickets(units_per_step, max_staleness, algorithm.keep, algorithm.spec.refill_budget)
-        self._batcher = Batcher(self._act, batch_rows)
+        self.meter = Meter(times)
+        self._batcher = Batcher(self._act, batch_rows, self.meter.times.waited)
         self._members: dict[int, dict[int, Ended]] = {}
         self._versions: dict[int, tuple[int, int]] = {}
         """Oldest and newest version in each unit that has begun and is not taken."""
@@ -120,7 +124,6 @@ class Graph:
         self._pauses = 0
         self.over = False
         """No slot gets more work: the scheduler is about to return."""
-        self.meter = Meter()
 
     # ---- what schedulers use ------------------------------------------------------------------------------------
 
@@ -210,14 +213,17 @@ class Graph:
         )
         bound, found = self._tickets.max_staleness, receipt.metrics.get("train/staleness_max", 0.0)
         assert found <= bound, f"step {self.steps_done} trained on chunks {found} versions old, admitted up to {bound}"
+        self.meter.times.worked(
+            self._trainer.name, "train", receipt.began_ns, receipt.seconds, version=receipt.version, rows=len(self._training)
+        )
         metrics = self.meter.finish_step(receipt, loop.time(), len(self._training))
         self._training = []
         self.version = receipt.version
         self.steps_done += 1
-        self._hooks.call("on_step", step=self.steps_done, metrics=metrics)
+        self._hooks.call("on_step", step=self.steps_done, metrics=metrics, histograms=self.meter.times.histograms)
         with self._watch.excused():
             await self._periodic(self.steps_done)
-        self.meter.begin_step(loop.time())
+        self.meter.begin_step(loop.time(), self.steps_done + 1)
         self.report("rollout", self._fraction)
 
     def publish(self, weights: str = "latest") -> Coroutine[Any, Any, None]:
@@ -245,7 +251,7 @@ class Graph:
     def start(self, until: int) -> None:
         """Get ready for a scheduler's ``run``."""
         self.until, self.over = until, False
-        self.meter.begin_step(asyncio.get_running_loop().time())
+        self.meter.begin_step(asyncio.get_running_loop().time(), self.steps_done + 1)
 
     def abandon(self) -> None:
         """Forget calls under way, after a run that went wrong."""
@@ -276,13 +282,16 @@ class Graph:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            version, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
+            made, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
         finally:
             if not snapshot.done():
                 snapshot.set_result(None)
             if self._snapshot is snapshot:
                 self._snapshot = None
-        await self._timed("publish", self._generator.call("offer", tensors, version))
+        version, times = made.version, self.meter.times
+        times.worked(self._trainer.name, "publish", made.began_ns, made.seconds, version=version)
+        (taken,) = await self._timed("publish", self._generator.call("offer", tensors, version))
+        times.worked(self._generator.name, "offer", taken.began_ns, taken.seconds, version=version)
         # A batch that is launched after the offer's receipt swaps first, so these weights act from now on.
         assert version >= self._tickets.version, "acting version went backwards"
         self._tickets.version = version
@@ -293,7 +302,6 @@ class Graph:
         offered = self._tickets.version
         receipt = await self._timed("generate", self._rollout.generate(slots))
         assert receipt.version >= offered, f"version {receipt.version} acted after {offered} was offered"
-        self.meter.batches.append(receipt.rows)
 
     def _border(self, slot: Slot) -> None:
         self._busy.discard(slot.number)
@@ -352,6 +360,25 @@ class Graph:
         if self._algorithm.spec.unit == "window":
             self._versions.pop(work.ticket, None)
         self._trainer.send("forget", work.ticket, work.member)
+
+    def worked(
+        self, actor: str, phase: str, receipt: CallReceipt | GenerateReceipt | StepReceipt, slots: Sequence[Slot], rows: int
+    ) -> None:
+        """Count an actor's work."""
+        self.meter.times.worked(
+            actor,
+            phase,
+            receipt.began_ns,
+            receipt.seconds,
+            slots=[slot.number for slot in slots],
+            version=receipt.version if isinstance(receipt, GenerateReceipt) else slots[0].version,
+            rows=rows,
+            cpu_seconds=receipt.cpu_seconds if isinstance(receipt, StepReceipt) else 0.0,
+        )
+
+    def replaced(self, slot: Slot) -> None:
+        """Count a worker that died."""
+        self.meter.times.restarted(slot.actor.name, asyncio.get_running_loop().time())
 
     # ---- bookkeeping --------------------------------------------------------------------------------------------
 

@@ -22,6 +22,15 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class CallReceipt:
+    """When an actor worked on a call, by its own clock: without the wait for its turn."""
+
+    began_ns: int = 0
+    """On the monotonic clock of its machine, which all of the machine's processes share."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class StepReceipt:
     """What one chunk step of a slot did."""
 
@@ -30,8 +39,11 @@ class StepReceipt:
     """Useful env steps: actions executed while their episode ran."""
     ended: tuple[Ended, ...]
     seconds: float
-    """Inside the simulator worker."""
+    """Of the actor: its worker, and what goes there and comes back."""
     videos: tuple[str, ...] = ()
+    began_ns: int = 0
+    cpu_seconds: float = 0.0
+    """Of processor time, in the worker process."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,7 @@ class GenerateReceipt:
     rows: int
     version: int
     seconds: float
+    began_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,3 +84,17 @@ class TrainReceipt:
     version: int
     seconds: float
     metrics: dict[str, float] = field(default_factory=dict)
+    began_ns: int = 0
+    cpu_seconds: float = 0.0
+    """Of processor time, in the trainer's process."""
+    lags: tuple[int, ...] = ()
+    """Samples that lay 0, 1, 2, ... versions behind."""
+
+
+@dataclass(frozen=True)
+class PublishReceipt:
+    """What the trainer's part of a publication did."""
+
+    version: int
+    began_ns: int = 0
+    seconds: float = 0.0

@@ -28,7 +28,7 @@ from rlvla.imitation import Teacher
 from rlvla.metrics import Sums
 from rlvla.model import Model
 from rlvla.optimizer import Optimizer
-from rlvla.receipts import TrainReceipt
+from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
 from rlvla.weights import Weights, products_in, snapshot
 
@@ -75,10 +75,13 @@ class TrainerActor:
         """Drop what was recorded of a unit, or of one member."""
         self._assembly.forget(ticket, member)
 
-    def publish(self, weights: str = "latest") -> tuple[int, Weights]:
+    def publish(self, weights: str = "latest") -> tuple[PublishReceipt, Weights]:
         """Return the version that the weights have now, and a copy of them or of their running average (``"ema"``)."""
-        latest = snapshot(self.model)
-        return self.version, self._optimizer.averaged(latest) if weights == "ema" else latest
+        began = time.monotonic_ns()
+        copied = snapshot(self.model)
+        if weights == "ema":
+            copied = self._optimizer.averaged(copied)
+        return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), copied
 
     def train(self, tickets: Sequence[int], step: int) -> TrainReceipt:
         """Do training step ``step`` (from 0) on these units; the version goes up by one.
@@ -86,8 +89,9 @@ class TrainerActor:
         Raises:
             NonFiniteError: the loss or gradient was not finite too often in a row.
         """
-        began = time.perf_counter()
+        began, cpu = time.monotonic_ns(), time.process_time()
         metrics: dict[str, float] = {}
+        lags: tuple[int, ...] = ()
         spec = self.algorithm.spec
         if tickets or spec.unit == "demonstration":
             self.algorithm.progress(step, self.steps)
@@ -100,12 +104,20 @@ class TrainerActor:
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
             metrics = self._passes(data, batch, step)
+            lags = tuple(torch.bincount(lag.clamp(min=0)).tolist())
             metrics["train/staleness_max"] = float(lag.max())
             metrics["train/staleness_mean"] = float(lag.float().mean())
             metrics["train/samples"] = float(len(lag))
             metrics["train/learning_rate"] = self._optimizer.learning_rate
         self.version += 1
-        return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
+        return TrainReceipt(
+            version=self.version,
+            seconds=(time.monotonic_ns() - began) / 1e9,
+            metrics=metrics,
+            began_ns=began,
+            cpu_seconds=time.process_time() - cpu,
+            lags=lags,
+        )
 
     def settled(self) -> int:
         """Return the version, once every earlier call is done."""

@@ -20,10 +20,20 @@ from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
 from rlvla.clock import VirtualLoop, run_virtual
 from rlvla.graph import Graph
-from rlvla.receipts import Ended, GenerateReceipt, StepReceipt, TrainReceipt, UnitReport
+from rlvla.receipts import (
+    CallReceipt,
+    Ended,
+    GenerateReceipt,
+    PublishReceipt,
+    StepReceipt,
+    TrainReceipt,
+    UnitReport,
+)
 from rlvla.rollout import Row, Slot
 from rlvla.scheduler import Scheduler
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec, UnitKind
+from rlvla.timekeeping import Timekeeper
+from rlvla.tracing import Span
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed
 
@@ -68,6 +78,12 @@ class World:
     """Training steps after which the run is told to stop."""
     evaluate_every: int = 0
     """Training steps between pauses of one second."""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """``generator``, ``trainer`` or ``sim-N`` to a device that it shares with others."""
+    cores: int | None = None
+    """CPU cores that simulators share, on paper: fakes do not slow each other down. None: not looked at."""
+    cpu_share: float = 1.0
+    """Of a core, that a simulator keeps busy while it steps."""
 
 
 @dataclass
@@ -90,6 +106,8 @@ class Played:
     metrics: list[Mapping[str, float]]
     state: Mapping[str, Any]
     """Of the graph, at the end."""
+    spans: list[Span]
+    """Of every actor, in the order in which they ended."""
 
 
 class FakeHandle:
@@ -124,16 +142,18 @@ class FakeSimulatorActor:
 
     async def reset(
         self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Any], videos: Mapping[int, str]
-    ) -> tuple[float, None]:
+    ) -> tuple[CallReceipt, None]:
+        began = _now_ns()
         await asyncio.sleep(self._world.latency.reset)
         for row in rows:
             self._left[row] = self._world.episode(self._slot, self._episodes)
             self._episodes += 1
-        return self._world.latency.reset, None
+        return CallReceipt(began, self._world.latency.reset), None
 
     async def step(self, action: Any, rows: Sequence[int]) -> tuple[StepReceipt, None, None]:
         seconds = self._world.latency.simulate(self._slot, self._steps)
         self._steps += 1
+        began = _now_ns()
         await asyncio.sleep(seconds)
         ended = []
         for row in rows:
@@ -141,7 +161,10 @@ class FakeSimulatorActor:
             self._left[row] -= 1
             if not self._left[row]:
                 ended.append(Ended(row, True, True, True, 1, 1.0))
-        return StepReceipt(self._slot, len(rows), tuple(ended), seconds), None, None
+        receipt = StepReceipt(
+            self._slot, len(rows), tuple(ended), seconds, began_ns=began, cpu_seconds=seconds * self._world.cpu_share
+        )
+        return receipt, None, None
 
 
 class FakeGeneratorActor:
@@ -154,9 +177,11 @@ class FakeGeneratorActor:
         self.batches: list[int] = []
         self.versions: list[int] = []
 
-    async def offer(self, weights: None, version: int) -> None:
+    async def offer(self, weights: None, version: int) -> CallReceipt:
+        began = _now_ns()
         await asyncio.sleep(self._latency.offer)
         self._staged = version
+        return CallReceipt(began, self._latency.offer)
 
     async def act(
         self,
@@ -173,8 +198,9 @@ class FakeGeneratorActor:
         self.batches.append(count)
         self.versions.append(self._version)
         seconds = self._latency.generate_call + self._latency.generate_row * count
+        began = _now_ns()
         await asyncio.sleep(seconds)
-        return GenerateReceipt(count, self._version, seconds), *(None for _ in rows)
+        return GenerateReceipt(count, self._version, seconds, began), *(None for _ in rows)
 
 
 class FakeTrainerActor:
@@ -221,13 +247,32 @@ class FakeTrainerActor:
         self.tickets.append(list(tickets))
         self.staleness.append(self.version - oldest)
         seconds = world.latency.train(step)
+        began = _now_ns()
         await asyncio.sleep(seconds)
         self.version += 1
-        return TrainReceipt(self.version, seconds, {"train/staleness_max": float(self.staleness[-1])})
+        metrics = {"train/staleness_max": float(self.staleness[-1])}
+        return TrainReceipt(self.version, seconds, metrics, began)
 
-    async def publish(self, weights: str) -> tuple[int, None]:
+    async def publish(self, weights: str) -> tuple[PublishReceipt, None]:
+        began = _now_ns()
         await asyncio.sleep(self._world.latency.snapshot)
-        return self.version, None
+        return PublishReceipt(self.version, began, self._world.latency.snapshot), None
+
+
+class _Spans(list[Span]):
+    """Stands in for the run's timeline."""
+
+    def add(self, span: Span) -> None:
+        self.append(span)
+
+    def flush(self) -> None:
+        """They stay here."""
+
+
+def _now_ns() -> int:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop.time_ns()
 
 
 class _Listener:
@@ -298,6 +343,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
                 await asyncio.sleep(1.0)
                 assert len(generator.batches) == acted, "somebody played in a pause"
 
+    spans = _Spans()
     graph = Graph(
         slots=slots,
         generator=handles[0],
@@ -311,6 +357,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         max_staleness=scheduler.spec.max_staleness,
         batch_rows=world.batch_rows,
         periodic=periodic,
+        times=Timekeeper(scheduler.spec, spans, world.devices, world.cores),
     )
     graph.start(world.steps)
     await scheduler.run(graph, world.steps)
@@ -326,4 +373,5 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         busy={handle.name: handle.busy for handle in handles},
         metrics=heard.metrics,
         state=graph.state(),
+        spans=list(spans),
     )

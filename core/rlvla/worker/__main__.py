@@ -79,12 +79,13 @@ class _Server:
     def serve(self) -> None:
         while True:
             message, arrays, _ = protocol.receive(self.link)
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
             try:
                 answer, out = self._answer(message, arrays)
             except Exception as error:
                 answer, out = _failure(error), []
-            protocol.send(self.link, {"op": "ok", "seconds": time.perf_counter() - began, **answer}, out)
+            took = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
+            protocol.send(self.link, {"op": "ok", **took, **answer}, out)
             if message["op"] == "close":
                 return
 

@@ -26,6 +26,8 @@ class Host:
         self.spec = simulator.spec
         self.seconds = 0.0
         """Of the last step."""
+        self.cpu_seconds = 0.0
+        """None of its own: it shares the processor time of this process."""
         self.videos: list[str] = []
         """Completed by the last step."""
         self._paths: dict[int, Path] = {}
