@@ -57,7 +57,7 @@ def write(run: RunInfo, *steps: int, evaluate: bool = False) -> None:
     hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
     hooks.call("on_run_start", run=run)
     for step in steps:
-        hooks.call("on_step", step=step, metrics={"train/loss": 1.0 / step, "train/bad": math.nan, "rollout/n": 8})
+        hooks.call("on_step", step=step, metrics={"train/loss": 1.0 / step, "train/bad": math.nan, "rollout/n": 8}, histograms={})
         if evaluate:
             hooks.call("on_evaluation", step=step, results=results())
     hooks.call("on_run_end", run=run, error=None)
@@ -103,7 +103,7 @@ def test_an_evaluation_first_thing_after_a_resume_keeps_its_steps_own_line(run: 
 def test_lines_are_on_disk_while_the_run_goes_on(run: RunInfo) -> None:
     hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
     hooks.call("on_run_start", run=run)
-    hooks.call("on_step", step=1, metrics={})
+    hooks.call("on_step", step=1, metrics={}, histograms={})
     assert len(read(run)) == 1
     hooks.call("on_run_end", run=run, error=None)
 
@@ -115,7 +115,7 @@ def test_tensorboard_gets_scalars(run: RunInfo) -> None:
     pytest.importorskip("tensorboard")
     hooks = Hooks(ONLY_EXTRA, extra=[TensorBoardListener()])
     hooks.call("on_run_start", run=run)
-    hooks.call("on_step", step=1, metrics={"train/loss": 0.5})
+    hooks.call("on_step", step=1, metrics={"train/loss": 0.5}, histograms={})
     hooks.call("on_evaluation", step=1, results=results())
     hooks.call("on_run_end", run=run, error=None)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -133,7 +133,7 @@ def test_without_tensorboard_one_line_says_so(
     hooks = Hooks(ONLY_EXTRA, extra=[TensorBoardListener()])
     with caplog.at_level(logging.INFO):
         hooks.call("on_run_start", run=run)
-        hooks.call("on_step", step=1, metrics={"train/loss": 0.5})
+        hooks.call("on_step", step=1, metrics={"train/loss": 0.5}, histograms={})
         hooks.call("on_run_end", run=run, error=None)
     assert [record.getMessage() for record in caplog.records] == [
         "no TensorBoard files are written: pip install tensorboard"

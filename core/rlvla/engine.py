@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rlvla import checkpoint, versions
+from rlvla import checkpoint, memory, versions
 from rlvla.actors.generator import GeneratorActor
 from rlvla.actors.simulator import Runner, SimulatorActor
 from rlvla.actors.trainer import TrainerActor
@@ -33,6 +33,8 @@ from rlvla.rollout import Rollout, Row, Slot
 from rlvla.runtimes.local import LocalHandle
 from rlvla.scheduler import Scheduler
 from rlvla.seeds import derive
+from rlvla.timekeeping import Timekeeper
+from rlvla.tracing import SpanFile
 from rlvla.watch import Watch
 from rlvla.weights import acting_copy
 from rlvla.work import EpisodeFeed, GroupFeed, WindowFeed, Work
@@ -105,7 +107,7 @@ class Engine:
         kind: type[WindowFeed | GroupFeed] = GroupFeed if specs.algo.unit == "group" else WindowFeed
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
-        self._watch = Watch()
+        self._watch = Watch(first_call_s=config.run.first_call_s)
         self.graph = Graph(
             slots=self._slots,
             generator=self.generator,
@@ -120,6 +122,7 @@ class Engine:
             batch_rows=config.run.batch_rows,
             periodic=self._periodic,
             video=self._training_video,
+            times=self._timekeeper(device),
         )
         self._live: list[bool] = []
         self._idle = threading.Event()
@@ -149,6 +152,23 @@ class Engine:
         """After a cancelled :meth:`wait`: wait until it has saved."""
         if self._thread.is_alive():
             self._idle.wait(seconds)
+
+    def _timekeeper(self, device: torch.device) -> Timekeeper:
+        shared = ["generator", "trainer"]
+        if self.specs.sim.device == "gpu":
+            shared += [f"sim-{number}" for number in range(len(self.specs.slots))]
+        return Timekeeper(
+            self.specs.scheduler,
+            SpanFile(self.directory, round(1e6 * self.config.run.timeline_mb)),
+            devices=dict.fromkeys(shared, str(device)) if device.type == "cuda" else None,
+            cores=usable_cores(),
+            cpu=time.process_time,
+            memory=lambda: memory.peaks(self._worker_pids()),
+        )
+
+    def _worker_pids(self) -> list[int]:
+        actors = [handle.actor for handle in self._handles if isinstance(handle.actor, SimulatorActor)]
+        return [actor.pid for actor in actors if actor.pid is not None]
 
     def _handle(self, name: str, actor: Any) -> LocalHandle:
         handle = LocalHandle(name, actor)
@@ -194,12 +214,20 @@ class Engine:
         )
 
     async def _ready(self, slots: Sequence[Slot]) -> None:
-        starting = (self._watch("start", slot.actor.call("ready", returns=1), slot.actor.name) for slot in slots)
-        for parts in await asyncio.gather(*starting):
-            self.simulator_versions = parts[1]
+        began = time.monotonic_ns()
+
+        async def ready(slot: Slot) -> dict[str, str]:
+            name = slot.actor.name
+            _, found = await self._watch("start", slot.actor.call("ready", returns=1), name)
+            self.graph.meter.times.worked(name, "start", began, (time.monotonic_ns() - began) / 1e9)
+            versions: dict[str, str] = found
+            return versions
+
+        self.simulator_versions = (await asyncio.gather(*map(ready, slots)))[-1]
 
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""
+        self.graph.meter.times.flush()
         for handle in self._handles:
             if isinstance(handle.actor, SimulatorActor):
                 try:
@@ -226,6 +254,7 @@ class Engine:
             await self._save_after(error)
             raise
         finally:
+            self.graph.meter.times.flush()
             self._idle.set()
 
     async def _watched(self, running: Coroutine[Any, Any, T]) -> T:
@@ -305,7 +334,7 @@ class Engine:
             await self._close_slots(self._eval_slots)
             self._eval_slots = self._make_slots(split(rows, min(rows, len(self.specs.slots))), "eval")
             await self._ready(self._eval_slots)
-        sink = EvaluationSink(episodes, self.specs.sim)
+        sink = EvaluationSink(episodes, self.specs.sim, self.graph.meter.times)
 
         def video(work: Work) -> Path | None:
             if work.ticket >= config.videos:
@@ -358,6 +387,7 @@ class Engine:
             return await self._save(live=True)
 
     async def _save(self, live: bool) -> Path:
+        began = time.monotonic_ns()
         (version,) = await self.trainer.call("settled")  # an aborted run's last training step may just end
         state = self.graph.state(version)
         live = live and bool(self._slots)  # a resumed run that only evaluated has left its episodes where they are
@@ -372,6 +402,7 @@ class Engine:
             if episodes:
                 checkpoint.write_episodes(writer.folder, episodes)
             writer.commit({"graph": state, "trainer": trainer})
+        self.graph.meter.times.worked("controller", "save", began, (time.monotonic_ns() - began) / 1e9, version=version)
         checkpoint.prune(self.directory, self.config.run.keep_last)
         self._hooks.call("on_checkpoint", step=state["steps_done"], path=numbers_place)
         return numbers_place

@@ -188,6 +188,7 @@ class Run:
                 engine.wait_idle()
             raise
         finally:
+            self._write_manifest(info, ended={"error": None if error is None else _words(error)})
             try:
                 self.hooks.call("on_run_end", run=info, error=error)
             finally:
@@ -328,9 +329,14 @@ class Run:
             ) from None
         self._lock = lock
 
-    def _write_manifest(self, info: RunInfo) -> None:
+    def _write_manifest(self, info: RunInfo, **more: Any) -> None:
         configs.write_file(self.directory / "config.yaml", self.config)
-        (self.directory / "manifest.json").write_text(json.dumps(dict(info.manifest), indent=1))
+        (self.directory / "manifest.json").write_text(json.dumps({**info.manifest, **more}, indent=1))
+
+
+def _words(error: BaseException) -> str:
+    """Return an error as a reader of the run's folder sees it."""
+    return "\n".join([f"{type(error).__name__}: {error}".rstrip(": "), *getattr(error, "__notes__", [])])
 
 
 @contextmanager

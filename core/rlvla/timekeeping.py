@@ -107,6 +107,7 @@ class Timekeeper:
         devices: actor to the device that it shares with others; who is not in it has one of its own.
         cores: CPU cores of this machine; None: processor time is not looked at.
         cpu: processor seconds of this process so far.
+        memory: further metrics of a step, of what is in use.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Timekeeper:
         devices: Mapping[str, str] | None = None,
         cores: int | None = None,
         cpu: Callable[[], float] = lambda: 0.0,
+        memory: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.step = 0
         """Training step under way, from 1; 0: none."""
@@ -126,6 +128,7 @@ class Timekeeper:
         self._devices = dict(devices or {})
         self._cores = cores
         self._cpu = cpu
+        self._memory = memory
         self._steps = 0
         self._run = Loads()
         self._run_schedule_seconds = 0.0
@@ -242,6 +245,7 @@ class Timekeeper:
             **self._waits(seconds),
             **self._distributions(dict(enumerate(lags))),
             **self._workers.metrics(),
+            **self._memory(),
         }
         self._pause = (round(now * 1e9), math.inf)
         self._clear()

@@ -168,6 +168,11 @@ class SimulatorActor:
         self._runner = self._start()
         self._runner.wait_ready()
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker; None: it runs in this process."""
+        return getattr(self._runner, "pid", None)
+
     def kill(self) -> None:
         """End the process, from any thread: a call that hangs in it then fails."""
         self._runner.kill()
