@@ -67,7 +67,7 @@ def real_seconds(scheduler: dict[str, Any], steps: int) -> tuple[float, float, f
 
     with tempfile.TemporaryDirectory() as folder:
         options = {"directory": folder, "name": "run", "slots": SLOTS, "sim_in_process": True, "threads": 1}
-        quiet = {"without": ("tensorboard", "display"), "device": "cpu", "save_every": 0, "steps": steps}
+        quiet = {"without": ("tensorboard", "display", "report"), "device": "cpu", "save_every": 0, "steps": steps}
         with rlvla.build(
             sim={"use": "fake", "num_envs": SLOTS * ROWS},
             model="fake",

@@ -156,5 +156,5 @@ def test_a_chosen_plugin_listens(make_distribution: Any) -> None:
 
 
 def test_built_in_listeners_are_there_and_can_be_left_out() -> None:
-    assert Hooks(RunOptions()).names == ["jsonl", "tensorboard", "display"]
-    assert Hooks(RunOptions(without=("display",))).names == ["jsonl", "tensorboard"]
+    assert Hooks(RunOptions()).names == ["jsonl", "tensorboard", "report", "display"]
+    assert Hooks(RunOptions(without=("display", "report"))).names == ["jsonl", "tensorboard"]

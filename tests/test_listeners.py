@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 
 from rlvla import configs
+from rlvla.histograms import Histogram
 from rlvla.hooks import Hooks
 from rlvla.listeners.display import DisplayListener, duration
 from rlvla.listeners.jsonl import JsonlListener
 from rlvla.listeners.tensorboard import TensorBoardListener
 from rlvla.results import EvalEpisode, EvalResults, Progress, RunInfo
 
-ONLY_EXTRA = configs.RunOptions(without=("jsonl", "tensorboard", "display"), strict_listeners=True)
+ONLY_EXTRA = configs.RunOptions(without=("jsonl", "tensorboard", "report", "display"), strict_listeners=True)
 
 
 @pytest.fixture
@@ -100,6 +101,13 @@ def test_an_evaluation_first_thing_after_a_resume_keeps_its_steps_own_line(run: 
     assert lines[-1]["eval/success"] == 1.0
 
 
+def test_histograms_are_one_compact_field_of_their_step(run: RunInfo) -> None:
+    hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
+    hooks.call("on_run_start", run=run)
+    hooks.call("on_step", step=1, metrics={}, histograms={"train/staleness": Histogram.of_numbers([0, 1, 1])})
+    assert read(run)[0]["histograms"] == {"train/staleness": {"edges": [0.0, 1.0, 2.0], "counts": [1, 2]}}
+
+
 def test_lines_are_on_disk_while_the_run_goes_on(run: RunInfo) -> None:
     hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
     hooks.call("on_run_start", run=run)
@@ -115,7 +123,8 @@ def test_tensorboard_gets_scalars(run: RunInfo) -> None:
     pytest.importorskip("tensorboard")
     hooks = Hooks(ONLY_EXTRA, extra=[TensorBoardListener()])
     hooks.call("on_run_start", run=run)
-    hooks.call("on_step", step=1, metrics={"train/loss": 0.5}, histograms={})
+    waits = Histogram.of_seconds([0.0, 0.00015, 0.3])
+    hooks.call("on_step", step=1, metrics={"train/loss": 0.5}, histograms={"time/slot_wait_s": waits})
     hooks.call("on_evaluation", step=1, results=results())
     hooks.call("on_run_end", run=run, error=None)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -123,6 +132,10 @@ def test_tensorboard_gets_scalars(run: RunInfo) -> None:
     events = EventAccumulator(str(run.directory / "tensorboard"))
     events.Reload()
     assert events.Scalars("train/loss")[0].value == 0.5
+    drawn = events.Histograms("time/slot_wait_s_histogram")[0].histogram_value
+    assert list(drawn.bucket) == list(waits.counts)
+    assert list(drawn.bucket_limit) == list(waits.edges[1:])
+    assert (drawn.num, drawn.sum) == (3, pytest.approx(0.30015))
     assert events.Scalars("eval/success")[0].value == 0.75
 
 

@@ -19,7 +19,7 @@ from rlvla.testing.scheduler import Recorder
 
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
 GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
-QUIET = {"without": ["tensorboard", "display"], "strict_listeners": True, "device": "cpu", "threads": 1}
+QUIET = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "device": "cpu", "threads": 1}
 
 
 def build(folder, algo=PPO, sim=None, model="fake", listeners=(), eval=None, **run):

@@ -297,8 +297,12 @@ def read_file(path: str | Path) -> dict[str, Any]:
         return dict(data)
     import yaml
 
+    from rlvla import strict_yaml
+
     try:
-        data = yaml.safe_load(path.read_text())
+        data = strict_yaml.load(path.read_text())
+    except strict_yaml.RepeatedKey as error:
+        raise ConfigError(f"{path}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(data, dict):

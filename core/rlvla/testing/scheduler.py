@@ -73,7 +73,7 @@ class SchedulerConformance(Conformance):
                 run={
                     "directory": folder,
                     "name": "run",
-                    "without": ("tensorboard", "display"),
+                    "without": ("tensorboard", "display", "report"),
                     "strict_listeners": True,
                     **options,
                 },
