@@ -58,7 +58,12 @@ def write(run: RunInfo, *steps: int, evaluate: bool = False) -> None:
     hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
     hooks.call("on_run_start", run=run)
     for step in steps:
-        hooks.call("on_step", step=step, metrics={"train/loss": 1.0 / step, "train/bad": math.nan, "rollout/n": 8}, histograms={})
+        hooks.call(
+            "on_step",
+            step=step,
+            metrics={"train/loss": 1.0 / step, "train/bad": math.nan, "rollout/n": 8},
+            histograms={},
+        )
         if evaluate:
             hooks.call("on_evaluation", step=step, results=results())
     hooks.call("on_run_end", run=run, error=None)

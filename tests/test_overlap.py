@@ -19,7 +19,7 @@ ON_POLICY = {
     "async-rollout": "async-rollout",
     "full-async-0": {"use": "full-async", "max_staleness": 0},
 }
-TIMED = ("time", "env_steps_per_second", "rollout/generator_batch", "workers", "memory")
+TIMED = ("time", "env_steps_per_second", "rollout/generator_batch", "workers", "memory", "histograms")
 
 
 def build(folder, name, scheduler, algo, sim="fake", listeners=(), train=None, eval=None, **run):

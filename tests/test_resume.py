@@ -24,7 +24,7 @@ def build(folder: Path, name: str, algo: dict, steps: int, sim: str | dict = "fa
 def metrics(run_directory: Path) -> list[dict]:
     lines = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
     steps = {line["step"]: line for line in lines if "step" in line and "train/learning_rate" in line}
-    timed = ("time", "env_steps_per_second")
+    timed = ("time", "env_steps_per_second", "workers", "memory", "histograms")
     return [{k: v for k, v in steps[step].items() if not k.startswith(timed)} for step in sorted(steps)]
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ from rlvla.testing.virtual import Latency, World, play
 from rlvla.timekeeping import Timekeeper, Workers, slowness
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_schedules import BOUNDS, ONE_SLOW_SLOT, PUBLISHING, SCHEDULERS, scheduler, worlds  # noqa: E402
+from test_schedules import BOUNDS, ONE_SLOW_SLOT, PUBLISHING, SCHEDULERS, scheduler, worlds
+
+TAKING_TURNS = World(  # now one simulator is slow, now the other
+    latency=Latency(simulate=lambda slot, step: 1.0 if (slot + step) % 2 else 3.0), episode=lambda slot, number: 1000
+)
 
 # ---- by hand ---------------------------------------------------------------------------------------------------------
 
@@ -27,6 +32,10 @@ from test_schedules import BOUNDS, ONE_SLOW_SLOT, PUBLISHING, SCHEDULERS, schedu
         # the slow slot's chain 2 + 3 + 1 + 3, then training 4
         (ONE_SLOW_SLOT, "async-rollout", 6.0, 13.0, 13.0),
         (ONE_SLOW_SLOT, "full-async-0", 6.0, 13.0, 13.0),
+        # twice (batch 2 + slower simulator 3) + training 4; generator, trainer and each simulator work 4
+        (TAKING_TURNS, "sync", 4.0, 14.0, 14.0),
+        # slot 0: batch 2 + 3 + alone 1 + 1, training 4; but its second batch is held back for 0.5
+        (TAKING_TURNS, "async-rollout", 4.0, 11.0, 11.5),
         # the trainer: snapshot 1 + training 5; the generator: offer 2 + batch 2; in turn: 3 + reset 1 + 2 + chunk 1 + 5
         (PUBLISHING, "sync", 6.0, 12.0, 12.0),
         (PUBLISHING, "async-rollout", 6.0, 12.0, 12.0),
@@ -114,7 +123,9 @@ STEADY = {
 
 
 @pytest.mark.parametrize(
-    ("simulate_s", "train_s", "step_s"), [(1.0, 1.5, 2.0), (1.0, 3.0, 3.0)], ids=["simulators bind", "the trainer binds"]
+    ("simulate_s", "train_s", "step_s"),
+    [(1.0, 1.5, 2.0), (1.0, 3.0, 3.0)],
+    ids=["simulators bind", "the trainer binds"],
 )
 def test_a_long_run_reaches_its_schedule_bound(simulate_s, train_s, step_s):
     """Windows of 2 chunks of 1 s beside training; the first two steps, which fill the pipe, do not count."""
@@ -147,7 +158,7 @@ def test_spans_of_an_actor_do_not_overlap_and_are_what_it_worked(name):
     for actor, busy in played.busy.items():
         mine = sorted((one.began_ns, one.ended_ns) for one in played.spans if one.actor == actor)
         assert sum(end - begin for begin, end in mine) / 1e9 == busy
-        assert all(end <= begin for (_, end), (begin, _) in zip(mine, mine[1:], strict=False))
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(mine))
     assert {one.step for one in played.spans if one.phase == "train"} == {1, 2, 3}
 
 

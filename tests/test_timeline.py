@@ -2,6 +2,7 @@
 
 import json
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -49,6 +50,11 @@ def test_a_full_timeline_keeps_what_happened_last(tmp_path):
 def test_no_timeline_is_written_where_none_is_wanted(tmp_path):
     written(tmp_path, limit=0)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_timeline_that_cannot_be_written_ends_with_a_warning_and_not_the_run(tmp_path, caplog):
+    written(tmp_path / "nowhere")
+    assert caplog.text.count("the timeline ends here: [Errno 2]") == 1
 
 
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path):
@@ -152,7 +158,7 @@ def test_a_run_leaves_the_spans_of_every_actor(tmp_path, scheduler):
     assert all(began - 1e6 <= span.began_ns <= span.ended_ns <= time.time_ns() + 1e6 for span in spans)
     for actor in {span.actor for span in spans} - {"controller"}:
         mine = sorted((span.began_ns, span.ended_ns) for span in spans if span.actor == actor)
-        assert all(end <= begin for (_, end), (begin, _) in zip(mine, mine[1:], strict=False)), actor
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(mine)), actor
     chunks = [span for span in spans if span.phase == "simulate"]
     assert sum(span.rows for span in chunks) >= 3 * 6 * 3
     assert all(span.actor == f"sim-{span.slot}" and span.rows == 2 and span.version >= 0 for span in chunks)

@@ -187,7 +187,7 @@ class Engine:
             self._resumed = resume_from
         if simulators and self._plays and not self._slots:
             self._slots += self._make_slots(self.specs.slots, "sim")
-            await self._ready(self._slots)
+            await self._watched(self._ready(self._slots))
             if any(self._live):
                 assert self._resumed is not None, "live episodes without a checkpoint"
                 with checkpoint.readable(self._resumed):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlvla.assembly import Entry
 from rlvla.configs import EvalConfig
-from rlvla.receipts import CallReceipt, Ended, GenerateReceipt, StepReceipt
+from rlvla.receipts import Ended, SlotReceipt, StepReceipt
 from rlvla.results import EvalEpisode
 from rlvla.rollout import Slot
 from rlvla.seeds import derive
@@ -60,9 +60,7 @@ class EvaluationSink:
     def lost(self, work: Work) -> None:
         """The episode is played again."""
 
-    def worked(
-        self, actor: str, phase: str, receipt: CallReceipt | GenerateReceipt | StepReceipt, slots: Sequence[Slot], rows: int
-    ) -> None:
+    def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
         self._times.worked(actor, f"evaluate: {phase}", receipt.began_ns, receipt.seconds, rows=rows)
 
     def replaced(self, slot: Slot) -> None:

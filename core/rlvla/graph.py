@@ -19,7 +19,7 @@ from rlvla.batcher import Batcher
 from rlvla.errors import WorkerDied
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
-from rlvla.receipts import CallReceipt, Ended, GenerateReceipt, Member, StepReceipt, UnitReport
+from rlvla.receipts import Ended, GenerateReceipt, Member, SlotReceipt, StepReceipt, UnitReport
 from rlvla.rollout import Rollout, Slot
 from rlvla.runtimes import Handle
 from rlvla.tickets import Tickets
@@ -213,9 +213,8 @@ class Graph:
         )
         bound, found = self._tickets.max_staleness, receipt.metrics.get("train/staleness_max", 0.0)
         assert found <= bound, f"step {self.steps_done} trained on chunks {found} versions old, admitted up to {bound}"
-        self.meter.times.worked(
-            self._trainer.name, "train", receipt.began_ns, receipt.seconds, version=receipt.version, rows=len(self._training)
-        )
+        spent = receipt.began_ns, receipt.seconds
+        self.meter.times.worked(self._trainer.name, "train", *spent, version=receipt.version, rows=len(self._training))
         metrics = self.meter.finish_step(receipt, loop.time(), len(self._training))
         self._training = []
         self.version = receipt.version
@@ -361,9 +360,7 @@ class Graph:
             self._versions.pop(work.ticket, None)
         self._trainer.send("forget", work.ticket, work.member)
 
-    def worked(
-        self, actor: str, phase: str, receipt: CallReceipt | GenerateReceipt | StepReceipt, slots: Sequence[Slot], rows: int
-    ) -> None:
+    def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
         """Count an actor's work."""
         self.meter.times.worked(
             actor,

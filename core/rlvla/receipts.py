@@ -56,6 +56,10 @@ class GenerateReceipt:
     began_ns: int = 0
 
 
+SlotReceipt = CallReceipt | StepReceipt | GenerateReceipt
+"""Of a call for some slots: a reset, a chunk step, a batch."""
+
+
 @dataclass(frozen=True)
 class Member:
     """One rollout of a unit."""

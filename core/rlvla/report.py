@@ -183,7 +183,9 @@ def _waits(facts: Facts) -> str:
         return sum(value * seconds for value, seconds in some) / whole if some else None
 
     shares = {name: mean(name) for name in _names(steps, "time/busy_")}
-    rows = [(name.removeprefix("time/busy_"), f"works {share:.1%}") for name, share in shares.items() if share is not None]
+    rows = [
+        (name.removeprefix("time/busy_"), f"works {share:.1%}") for name, share in shares.items() if share is not None
+    ]
     for text, name in (
         ("wait for a chunk (the generator)", "time/slots_wait_for_chunks"),
         ("wait for work (the trainer and its weights, or slower slots)", "time/slots_wait_for_work"),
@@ -290,8 +292,12 @@ def _draw_success(facts: Facts) -> Figure:
     if trained:
         x = [line["step"] for line in trained]
         bounds = [wilson(_solved(line), round(line["rollout/episodes"])) for line in trained]
-        axes.fill_between(x, [low for low, _ in bounds], [high for _, high in bounds], color="#0072b2", alpha=0.15, lw=0)
-        axes.plot(x, [line["rollout/success_once"] for line in trained], color="#0072b2", lw=1, label="training, sampled")
+        axes.fill_between(
+            x, [low for low, _ in bounds], [high for _, high in bounds], color="#0072b2", alpha=0.15, lw=0
+        )
+        axes.plot(
+            x, [line["rollout/success_once"] for line in trained], color="#0072b2", lw=1, label="training, sampled"
+        )
     if facts.evaluations:
         y = [line[EVALUATION] for line in facts.evaluations]
         errors = [
@@ -306,7 +312,7 @@ def _draw_success(facts: Facts) -> Figure:
 
 
 def _solved(line: Mapping[str, Any]) -> int:
-    return round(line["rollout/success_once"] * line["rollout/episodes"])
+    return round(float(line["rollout/success_once"]) * float(line["rollout/episodes"]))
 
 
 def _draw_speed(facts: Facts) -> Figure:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rlvla.assembly import Entry
 from rlvla.errors import WorkerDied
-from rlvla.receipts import CallReceipt, Ended, GenerateReceipt, StepReceipt
+from rlvla.receipts import Ended, GenerateReceipt, SlotReceipt, StepReceipt
 from rlvla.runtimes import Handle
 from rlvla.specs import Start
 from rlvla.work import Feed, Work
@@ -73,9 +73,7 @@ class Sink(Protocol):
     def lost(self, work: Work) -> None:
         """A worker died; the trajectory will be played again from its start."""
 
-    def worked(
-        self, actor: str, phase: str, receipt: CallReceipt | GenerateReceipt | StepReceipt, slots: Sequence[Slot], rows: int
-    ) -> None:
+    def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
         """An actor has worked on a call for some slots, of which ``rows`` rows took part."""
 
     def replaced(self, slot: Slot) -> None:

@@ -75,18 +75,23 @@ class Spans(Protocol):
 class Loads:
     """Seconds of work in one step, or in several."""
 
-    devices: Counter[str] = field(default_factory=Counter)
-    chains: Counter[int] = field(default_factory=Counter)
+    devices: dict[str, float] = field(default_factory=dict)
+    chains: dict[str, float] = field(default_factory=dict)
     """Slot to the seconds of its own batches, chunk steps and resets, one after another."""
-    phases: list[Counter[str]] = field(default_factory=list)
+    phases: list[dict[str, float]] = field(default_factory=list)
     """For each phase: device or slot to the seconds that it works in it."""
 
     def add(self, other: Loads) -> None:
-        self.devices.update(other.devices)
-        self.chains.update(other.chains)
-        self.phases = self.phases or [Counter() for _ in other.phases]
-        for mine, theirs in zip(self.phases, other.phases, strict=True):
-            mine.update(theirs)
+        """Add another's."""
+        self.phases = self.phases or [{} for _ in other.phases]
+        pairs = [
+            (self.devices, other.devices),
+            (self.chains, other.chains),
+            *zip(self.phases, other.phases, strict=True),
+        ]
+        for mine, theirs in pairs:
+            for name, seconds in theirs.items():
+                mine[name] = mine.get(name, 0.0) + seconds
 
     def device_seconds(self) -> float:
         """Return the work of the busiest device."""
@@ -146,7 +151,7 @@ class Timekeeper:
     def _clear(self) -> None:
         self._work: dict[tuple[str, Activity], list[Interval]] = {}
         self._by_actor: Counter[str] = Counter()
-        self._processor: Counter[Activity] = Counter()
+        self._processor: dict[Activity, float] = {}
         self._chains: Counter[int] = Counter()
         self._queue_s: list[float] = []
         self._wait_s: list[float] = []
@@ -190,7 +195,7 @@ class Timekeeper:
         own = ended_ns - began_ns - round(paused)
         self._work.setdefault((actor, role), []).append((ended_ns - own, ended_ns))
         self._by_actor[actor] += own
-        self._processor[role] += cpu_seconds
+        self._processor[role] = self._processor.get(role, 0.0) + cpu_seconds
         if role in ("generate", "simulate"):
             for one in slots:
                 self._chains[one] += own
@@ -236,8 +241,8 @@ class Timekeeper:
             lags: samples that lay 0, 1, 2, ... versions behind.
         """
         if self._cores is not None:
-            self._processor["train"] += train_cpu
-            self._processor["generate"] += max(0.0, self._cpu() - self._cpu_began - train_cpu)
+            self._processor["train"] = train_cpu
+            self._processor["generate"] = max(0.0, self._cpu() - self._cpu_began - train_cpu)
         loads = self._loads()
         metrics = {
             **self._bounds(loads, seconds, env_steps),
@@ -258,27 +263,28 @@ class Timekeeper:
             self._spans.flush()
 
     def _loads(self) -> Loads:
-        loads = Loads(chains=Counter({slot: ns / 1e9 for slot, ns in self._chains.items()}))
+        loads = Loads(chains={f"slot {slot}": ns / 1e9 for slot, ns in self._chains.items()})
         roles = set(ROLE.values())
         loads.devices = self._worked_for(roles)
         for phase in self._scheduler.phases:
             found = self._worked_for(set(phase))
             if len(phase) == 1:  # nothing else goes on: it takes as long as anybody works
-                found["all"] = _covered([one for (_, role), some in self._work.items() if role in phase for one in some])
+                intervals = [some for (_, role), some in self._work.items() if role in phase]
+                found["all"] = _covered([one for some in intervals for one in some])
             elif {"generate", "simulate"} <= set(phase):
-                found.update({f"slot {slot}": seconds for slot, seconds in loads.chains.items()})
+                found |= loads.chains
             loads.phases.append(found)
         return loads
 
-    def _worked_for(self, roles: set[Activity]) -> Counter[str]:
+    def _worked_for(self, roles: set[Activity]) -> dict[str, float]:
         """Return device to the seconds that it works for some roles."""
         intervals: dict[str, list[Interval]] = {}
         for (actor, role), some in self._work.items():
             if role in roles:
                 intervals.setdefault(self._devices.get(actor, actor), []).extend(some)
-        found = Counter({device: _covered(some) for device, some in intervals.items()})
+        found = {device: _covered(some) for device, some in intervals.items()}
         if self._cores is not None:
-            found[CORES] = sum(self._processor[role] for role in roles) / self._cores
+            found[CORES] = sum(self._processor.get(role, 0.0) for role in roles) / self._cores
         return found
 
     def _bounds(self, loads: Loads, seconds: float, env_steps: int) -> dict[str, float]:

@@ -41,7 +41,9 @@ def load(directory: Path) -> list[Span]:
     """
     spans = read(directory)
     if not spans:
-        raise ConfigError(f"{directory / FILE}: no spans; was the run made with run.timeline_mb 0, or did it not train?")
+        raise ConfigError(
+            f"{directory / FILE}: no spans; was the run made with run.timeline_mb 0, or did it not train?"
+        )
     return spans
 
 

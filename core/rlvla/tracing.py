@@ -11,11 +11,14 @@ Writing is buffered: a span costs microseconds, and the file is touched once a t
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+log = logging.getLogger(__name__)
 
 FILE = "timeline.jsonl"
 OLDER = "timeline.older.jsonl"
@@ -75,10 +78,17 @@ class SpanFile:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what is kept."""
+        """Write what is kept. Where that fails (a full disk), a warning says so once, and no more is written."""
         spans, self._buffer = self._buffer, []
         if not spans:
             return
+        try:
+            self._write(spans)
+        except OSError as error:
+            log.warning("%s: the timeline ends here: %s", self._path, error)
+            self._limit = 0
+
+    def _write(self, spans: list[Span]) -> None:
         text = "".join(map(_line, spans))
         size = self._path.stat().st_size if self._path.exists() else 0
         if size and size + len(text) > self._limit / 2:

@@ -65,7 +65,9 @@ def train(run: Any) -> int:
 
     def interrupted(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("\nrlvla: stopping; training saves a checkpoint first. Ctrl-C again ends at once, without", file=sys.stderr)
+        print(
+            "\nrlvla: stopping; training saves a checkpoint first. Ctrl-C again ends at once, without", file=sys.stderr
+        )
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupted)

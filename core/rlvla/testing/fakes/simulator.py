@@ -28,6 +28,8 @@ class FakeSimulator(Simulator):
     def __init__(self, config: FakeSimConfig, rows: int) -> None:
         if config.fault == "start":
             raise SimulatorError("the fake simulator was told to fail at its start: set sim.fault to 'none'")
+        if config.fault == "hang_start":
+            time.sleep(3600)
         self.config = config
         self.spec = describe_simulator(config)
         self._place, self._goal = np.zeros(rows), np.zeros(rows)
