@@ -52,7 +52,7 @@ def test_a_run_leaves_a_report_that_needs_nothing_beside_it(tmp_path):
         "wait for a chunk (the generator)",
         "None was slow against its peers, none died.",
         "54 samples (100.0%)",
-        "main process",
+        "trainer process",
         "versions.rlvla-sched-sync",
         "window: 3",
     ):

@@ -83,7 +83,7 @@ def test_queue_delay_is_the_wait_for_the_launch():
 
 def test_devices_that_are_shared_bind():
     """Two simulators on one core work 2 + 6 s; generator and trainer on one GPU 4 + 4 s."""
-    shared = World(**{**vars(ONE_SLOW_SLOT), "cores": 1, "devices": {"generator": "gpu", "trainer": "gpu"}})
+    shared = World(**{**vars(ONE_SLOW_SLOT), "cores": 1, "shared": {"generator-0": "gpu", "trainer": "gpu"}})
     first = play(scheduler("sync"), shared).metrics[0]
     assert first["env_steps_per_second_device_bound"] == 4 / 8
     assert first["time/busy_cores"] == pytest.approx(8 / 14)

@@ -9,53 +9,32 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
-from rlvla import checkpoint, memory, versions
-from rlvla.actors.generator import GeneratorActor
-from rlvla.actors.simulator import Runner, SimulatorActor
-from rlvla.actors.trainer import TrainerActor
-from rlvla.algorithm import Algorithm
-from rlvla.checks import Specs, split, usable_cores
-from rlvla.configs import Choice, EvalConfig, RunConfig, plain, write_file
-from rlvla.errors import ConfigError, RlvlaError, StallError, WorkerDied
+from rlvla import checkpoint, versions
+from rlvla.actors import making
+from rlvla.checks import Specs, split
+from rlvla.configs import EvalConfig, RunConfig, plain, write_file
+from rlvla.devices import usable_cores
+from rlvla.errors import RlvlaError, StallError, WorkerDied
 from rlvla.evaluation import EvaluationSink, episodes_of
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
-from rlvla.model import Model
 from rlvla.results import EvalResults
 from rlvla.rollout import Rollout, Row, Slot
-from rlvla.runtimes.local import LocalHandle
+from rlvla.runtimes import runtime_of
 from rlvla.scheduler import Scheduler
-from rlvla.seeds import derive
 from rlvla.timekeeping import Timekeeper
 from rlvla.tracing import SpanFile
 from rlvla.watch import Watch
-from rlvla.weights import acting_copy
 from rlvla.work import EpisodeFeed, GroupFeed, WindowFeed, Work
-from rlvla.worker import Host, SubprocessSimulator
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device that ``run.device`` means."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"run.device: got {name!r}, wanted 'auto', 'cpu', 'cuda' or 'cuda:N'") from error
-    there = torch.cuda.device_count()
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= there):
-        raise ConfigError(f"run.device: got {name!r}; this machine has 'cpu' and {there} CUDA devices")
-    return device
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -70,13 +49,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return chosen
 
 
-def make_model(choice: Choice, specs: Specs, seed: int, device: torch.device) -> Model:
-    """Return a model with fresh (or its configured checkpoint's) weights."""
-    generator = torch.Generator().manual_seed(derive(seed, "weights"))
-    model: Model = choice.plugin.load()(choice.config, specs.sim, specs.algo, generator=generator)
-    return model.to(device)
-
-
 class Engine:
     """Actors and controller of one run."""
 
@@ -87,32 +59,23 @@ class Engine:
         self._hooks = hooks
         self._slots: list[Slot] = []
         self._eval_slots: list[Slot] = []
-        self._handles: list[LocalHandle] = []
+        self._runtime = runtime_of(config.run.runtime)
+        learner = making.Learner(config, specs)
+        (self.generator,) = self._runtime.start({"generator": learner.generator})
+        (self.trainer,) = self._runtime.start({"trainer": learner.trainer})
         self.simulator_versions: dict[str, str] = {}
-        torch.set_num_threads(config.run.threads or min(8, usable_cores()))
-        device = device_of(config.run.device)
-        model = make_model(config.model, specs, config.run.seed, device)
-        self.model_manifest = dict(model.manifest())
-        self.parameters = sum(one.numel() for one in model.parameters())
-        self.trainable = sum(one.numel() for one in model.trainable().values())
-        algorithm: Algorithm = config.algo.plugin.load()(config.algo.config)
+        self.model_manifest: dict[str, Any] = {}
+        self.parameters = self.trainable = 0
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
-        fixed_rows = specs.num_envs if config.run.deterministic else None
-        self.generator = self._handle(
-            "generator", GeneratorActor(acting_copy(model), fixed_rows, config.train.precision)
-        )
-        self.trainer = self._handle(
-            "trainer", TrainerActor(model, algorithm, config.train, seed=config.run.seed, steps=config.run.steps)
-        )
         kind: type[WindowFeed | GroupFeed] = GroupFeed if specs.algo.unit == "group" else WindowFeed
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
         self._watch = Watch(first_call_s=config.run.first_call_s)
         self.graph = Graph(
             slots=self._slots,
-            generator=self.generator,
+            generators=[[self.generator]],
             trainer=self.trainer,
-            algorithm=algorithm,
+            algorithm=making.make_algorithm(config),
             feed=kind(specs.algo, specs.sim, specs.num_envs, config.run.seed),
             hooks=hooks,
             watch=self._watch,
@@ -120,9 +83,10 @@ class Engine:
             units_per_step=specs.units_per_step if self._plays else 0,
             max_staleness=specs.scheduler.max_staleness,
             batch_rows=config.run.batch_rows,
+            shared_devices=specs.sim.device == "gpu",
             periodic=self._periodic,
             video=self._training_video,
-            times=self._timekeeper(device),
+            times=self._timekeeper(),
         )
         self._live: list[bool] = []
         self._idle = threading.Event()
@@ -153,27 +117,19 @@ class Engine:
         if self._thread.is_alive():
             self._idle.wait(seconds)
 
-    def _timekeeper(self, device: torch.device) -> Timekeeper:
+    def _timekeeper(self) -> Timekeeper:
+        config = self.config
+        device = making.device_of(config.run.device)
         shared = ["generator", "trainer"]
         if self.specs.sim.device == "gpu":
             shared += [f"sim-{number}" for number in range(len(self.specs.slots))]
         return Timekeeper(
             self.specs.scheduler,
-            SpanFile(self.directory, round(1e6 * self.config.run.timeline_mb)),
+            SpanFile(self.directory, round(1e6 * config.run.timeline_mb)),
             devices=dict.fromkeys(shared, str(device)) if device.type == "cuda" else None,
-            cores=usable_cores(),
+            cores=usable_cores() if config.run.runtime == "local" else None,  # else actors are in other processes
             cpu=time.process_time,
-            memory=lambda: memory.peaks(self._worker_pids()),
         )
-
-    def _worker_pids(self) -> list[int]:
-        actors = [handle.actor for handle in self._handles if isinstance(handle.actor, SimulatorActor)]
-        return [actor.pid for actor in actors if actor.pid is not None]
-
-    def _handle(self, name: str, actor: Any) -> LocalHandle:
-        handle = LocalHandle(name, actor)
-        self._handles.append(handle)
-        return handle
 
     async def start(self, resume_from: Path | None, simulators: bool) -> None:
         """Take over a checkpoint, and start the simulators of training, all side by side.
@@ -182,6 +138,8 @@ class Engine:
             resume_from: checkpoint to continue.
             simulators: False where only evaluation is wanted: live episodes then wait in the checkpoint.
         """
+        (about,) = await self.trainer.call("describe")
+        self.model_manifest, self.parameters, self.trainable = about
         if resume_from is not None:
             self._live = await self._load(resume_from)
             self._resumed = resume_from
@@ -195,30 +153,23 @@ class Engine:
                 await self._restore(episodes, self._live)
 
     def _make_slots(self, sizes: Sequence[int], name: str) -> list[Slot]:
+        config, specs, directory = self.config, self.specs, self.directory.absolute()
+        makers = {
+            (own := f"{name}-{number}"): partial(making.make_simulator, config, specs, own, number, size, directory)
+            for number, size in enumerate(sizes)
+        }
         slots, first = [], 0
-        for number, size in enumerate(sizes):
-            actor = SimulatorActor(number, self._starter(f"{name}-{number}", size), size, self.specs.model.horizon)
-            rows = [Row(first + place) for place in range(size)]
-            slots.append(Slot(number, self._handle(f"{name}-{number}", actor), rows))
+        for number, (size, actor) in enumerate(zip(sizes, self._runtime.start(makers), strict=True)):
+            slots.append(Slot(number, actor, [Row(first + place) for place in range(size)]))
             first += size
         return slots
-
-    def _starter(self, name: str, rows: int) -> Callable[[], Runner]:
-        choice, options = self.config.sim, self.config.run
-        if options.sim_in_process or self.specs.sim.in_process:
-            return lambda: Host(choice.plugin.load()(choice.config, rows), rows)
-        folder = self.directory / "workers"
-        folder.mkdir(parents=True, exist_ok=True)
-        return lambda: SubprocessSimulator(
-            choice, rows, self.specs.model.horizon, python=options.sim_python, log=folder / f"{name}.log", name=name
-        )
 
     async def _ready(self, slots: Sequence[Slot]) -> None:
         began = time.monotonic_ns()
 
         async def ready(slot: Slot) -> dict[str, str]:
             name = slot.actor.name
-            _, found = await self._watch("start", slot.actor.call("ready", returns=1), name)
+            ((_, found),) = await self._watch("start", slot.actor.call("ready"), name)
             self.graph.meter.times.worked(name, "start", began, (time.monotonic_ns() - began) / 1e9)
             versions: dict[str, str] = found
             return versions
@@ -228,13 +179,9 @@ class Engine:
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""
         self.graph.meter.times.flush()
-        for handle in self._handles:
-            if isinstance(handle.actor, SimulatorActor):
-                try:
-                    handle.close_actor(timeout_s=10)
-                except Exception:
-                    handle.actor.kill()
+        for handle in (*(slot.actor for slot in (*self._slots, *self._eval_slots)), self.generator, self.trainer):
             handle.close()
+        self._runtime.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         if not self._thread.is_alive():
@@ -276,7 +223,7 @@ class Engine:
 
     def _kill_simulators(self) -> None:
         for slot in (*self._slots, *self._eval_slots):
-            slot.actor.actor.kill()  # type: ignore[attr-defined]
+            slot.actor.kill()
 
     async def _save_after(self, error: BaseException) -> None:
         """Save what can be saved: the weights, and which units were not trained on yet."""
@@ -344,10 +291,10 @@ class Engine:
             return sink.videos[work.ticket]
 
         feed = EpisodeFeed(episodes, config.seed)
-        rollout = Rollout(self._eval_slots, self.generator, feed, sink, greedy=config.greedy, video=video)
+        rollout = Rollout(self._eval_slots, feed, sink, greedy=config.greedy, video=video)
         watch = self._watch
         while working := await watch("evaluation: reset", rollout.begin(self._eval_slots)):
-            receipt = await watch("evaluation: generate", rollout.generate(working))
+            receipt = await watch("evaluation: generate", rollout.generate(working, self.generator))
             steps = (watch("evaluation: simulate", rollout.step(slot), f"eval-{slot.number}") for slot in working)
             await asyncio.gather(*steps)
             self.graph.report("evaluate", lambda: sink.done / len(episodes))
@@ -372,9 +319,7 @@ class Engine:
 
     async def _close_slots(self, slots: list[Slot]) -> None:
         for slot in slots:
-            await slot.actor.call("close")
-            slot.actor.close()  # type: ignore[attr-defined]
-            self._handles = [handle for handle in self._handles if handle is not slot.actor]
+            await asyncio.to_thread(slot.actor.close)
         slots.clear()
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
@@ -396,7 +341,7 @@ class Engine:
             return numbers_place  # of the same weights, and with the live episodes: what an abort can save is less
         with checkpoint.Writer(numbers_place) as writer:
             write_file(writer.folder / "config.yaml", self.config)
-            (trainer,) = await self.trainer.call("save", writer.folder)
+            (trainer,) = await self.trainer.call("save", writer.folder.absolute())
             episodes = await self._live_episodes() if live and self.specs.sim.restorable else {}
             state["live"] = [number in episodes for number in range(self.specs.num_envs)]
             if episodes:
@@ -429,7 +374,7 @@ class Engine:
         state = checkpoint.read_state(place)
         with checkpoint.readable(place):
             live: list[bool] = state["graph"]["live"]
-            await self.trainer.call("load", place, state["trainer"])
+            await self.trainer.call("load", place.absolute(), state["trainer"])
         if self._plays and len(live) != self.specs.num_envs:
             log.warning(
                 "%s had %d environments, now %d: live episodes are given up, new ones start",

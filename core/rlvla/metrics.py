@@ -112,6 +112,7 @@ class Meter:
             "time/trainer_s": receipt.seconds,
             **{f"time/{phase}_s": value for phase, value in self._last_phases.items()},
             **receipt.metrics,
+            **receipt.memory,
             **self.times.finish(now, seconds, env_steps, receipt.cpu_seconds, receipt.lags),
         }
         if finished:

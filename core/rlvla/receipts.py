@@ -44,6 +44,8 @@ class StepReceipt:
     began_ns: int = 0
     cpu_seconds: float = 0.0
     """Of processor time, in the worker process."""
+    peak_bytes: int = 0
+    """Most memory that the worker process has had."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class TrainReceipt:
     """Of processor time, in the trainer's process."""
     lags: tuple[int, ...] = ()
     """Samples that lay 0, 1, 2, ... versions behind."""
+    memory: dict[str, float] = field(default_factory=dict)
+    """Peaks of the trainer's process, by the names of their metrics."""
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,10 @@ class SchedulerSpec:
     phases: tuple[tuple[Activity, ...], ...] = (("publish",), ("generate", "simulate"), ("train",))
     """What comes in turn for the units of a training step; activities of one phase overlap. Each occurs once. Steps overlap
     as far as ``max_staleness`` allows. The schedule bound follows from it (:mod:`rlvla.timekeeping`)."""
+    stages: int = 1
+    """Slots that it cannot do without on each device."""
+    alternates: bool = False
+    """It gains only where simulators and generators have devices of their own."""
 
 
 @dataclass(frozen=True)

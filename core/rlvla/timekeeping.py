@@ -112,7 +112,6 @@ class Timekeeper:
         devices: actor to the device that it shares with others; who is not in it has one of its own.
         cores: CPU cores of this machine; None: processor time is not looked at.
         cpu: processor seconds of this process so far.
-        memory: further metrics of a step, of what is in use.
     """
 
     def __init__(
@@ -122,7 +121,6 @@ class Timekeeper:
         devices: Mapping[str, str] | None = None,
         cores: int | None = None,
         cpu: Callable[[], float] = lambda: 0.0,
-        memory: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self.step = 0
         """Training step under way, from 1; 0: none."""
@@ -133,7 +131,8 @@ class Timekeeper:
         self._devices = dict(devices or {})
         self._cores = cores
         self._cpu = cpu
-        self._memory = memory
+        self._peaks: dict[str, int] = {}
+        """Worker to the most bytes that it has had."""
         self._steps = 0
         self._run = Loads()
         self._run_schedule_seconds = 0.0
@@ -170,6 +169,7 @@ class Timekeeper:
         version: int = -1,
         rows: int = 0,
         cpu_seconds: float = 0.0,
+        peak_bytes: int = 0,
     ) -> None:
         """Count a call, as its actor measured it.
 
@@ -182,6 +182,7 @@ class Timekeeper:
             version: of weights.
             rows: environments, or units.
             cpu_seconds: processor time outside this process.
+            peak_bytes: most memory that the actor's own process has had; 0: it has none.
         """
         ended_ns = began_ns + round(seconds * 1e9)
         if self._spans is not None:
@@ -202,6 +203,7 @@ class Timekeeper:
         if phase == "simulate":
             self._slots.update(slots)
             self._workers.add(actor, seconds)
+            self._peaks[actor] = peak_bytes
         elif phase == "generate":
             self._batches.append(rows)
 
@@ -250,7 +252,7 @@ class Timekeeper:
             **self._waits(seconds),
             **self._distributions(dict(enumerate(lags))),
             **self._workers.metrics(),
-            **self._memory(),
+            **self._worker_memory(),
         }
         self._pause = (round(now * 1e9), math.inf)
         self._clear()
@@ -311,6 +313,10 @@ class Timekeeper:
                 found[f"time/busy_{kind}"] = fmean(self._by_actor[actor] / 1e9 for actor in actors) / seconds
         shared = {*self._devices.values(), CORES}
         return found | {f"time/busy_{name}": s / seconds for name, s in loads.devices.items() if name in shared}
+
+    def _worker_memory(self) -> dict[str, float]:
+        whole = sum(self._peaks.values())
+        return {"memory/workers_peak_gib": whole / 2**30} if whole else {}
 
     def _waits(self, seconds: float) -> dict[str, float]:
         """Return the shares of the slots' time in which they wait."""

@@ -23,6 +23,7 @@ class Runner(Protocol):
     spec: SimulatorSpec
     seconds: float
     cpu_seconds: float
+    peak_bytes: int
     videos: list[str]
 
     def wait_ready(self) -> Any: ...
@@ -105,6 +106,7 @@ class SimulatorActor:
             videos=tuple(self._runner.videos),
             began_ns=began,
             cpu_seconds=self._runner.cpu_seconds,
+            peak_bytes=self._runner.peak_bytes,
         )
         return receipt, observation, outcome
 
@@ -167,11 +169,6 @@ class SimulatorActor:
         self._runner.close()
         self._runner = self._start()
         self._runner.wait_ready()
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the worker; None: it runs in this process."""
-        return getattr(self._runner, "pid", None)
 
     def kill(self) -> None:
         """End the process, from any thread: a call that hangs in it then fails."""

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlvla import ranks
+from rlvla import memory, ranks
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Assembled, Assembly, Entry
 from rlvla.batch import Action, Loss, ObservationBatch, Outcome
@@ -117,6 +117,7 @@ class TrainerActor:
             began_ns=began,
             cpu_seconds=time.process_time() - cpu,
             lags=lags,
+            memory=memory.peaks(),
         )
 
     def settled(self) -> int:
@@ -268,6 +269,11 @@ class TrainerActor:
             longest = max(longest, length)
         if len(chosen):
             yield chosen[first:]
+
+    def describe(self) -> tuple[dict[str, Any], int, int]:
+        """Return the model's manifest, its parameters, and how many of them are trained."""
+        trainable = sum(one.numel() for one in self.model.trainable().values())
+        return dict(self.model.manifest()), sum(one.numel() for one in self.model.parameters()), trainable
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 

@@ -61,6 +61,11 @@ class World:
 
     slots: Sequence[int] = (1, 1)
     """Rows of each slot."""
+    devices: int = 1
+    """Of simulators; slots are dealt out to them in turn."""
+    shared_devices: bool = False
+    """The slots of a device take turns on it."""
+    generators: int = 1
     unit: UnitKind = "window"
     window: int = 2
     group_size: int = 2
@@ -78,8 +83,8 @@ class World:
     """Training steps after which the run is told to stop."""
     evaluate_every: int = 0
     """Training steps between pauses of one second."""
-    devices: Mapping[str, str] = field(default_factory=dict)
-    """``generator``, ``trainer`` or ``sim-N`` to a device that it shares with others."""
+    shared: Mapping[str, str] = field(default_factory=dict)
+    """``generator-N``, ``trainer`` or ``sim-N`` to a device that it shares with others, on paper: see ``cores``."""
     cores: int | None = None
     """CPU cores that simulators share, on paper: fakes do not slow each other down. None: not looked at."""
     cpu_share: float = 1.0
@@ -111,13 +116,19 @@ class Played:
 
 
 class FakeHandle:
-    """An actor in virtual time: one call at a time, in the order of the calls. Methods are coroutines, or plain for ``send``."""
+    """An actor in virtual time: one call at a time, in the order of the calls. Methods are coroutines, or plain for ``send``.
 
-    def __init__(self, name: str, actor: Any) -> None:
+    Args:
+        name: for messages.
+        actor: what is called.
+        turn: a device that it takes turns on with others; None: one of its own.
+    """
+
+    def __init__(self, name: str, actor: Any, turn: asyncio.Lock | None = None) -> None:
         self.name = name
         self.actor = actor
         self.busy = 0.0
-        self._turn = asyncio.Lock()
+        self._turn = turn or asyncio.Lock()
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
         async with self._turn:
@@ -128,6 +139,12 @@ class FakeHandle:
 
     def send(self, method: str, *arguments: Any) -> None:
         getattr(self.actor, method)(*arguments)
+
+    def kill(self) -> None:
+        """Nothing hangs here."""
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Nothing is held."""
 
 
 class FakeSimulatorActor:
@@ -167,15 +184,22 @@ class FakeSimulatorActor:
         return receipt, None, None
 
 
+@dataclass
+class _Acted:
+    """Calls of all generators, in the order of their launch."""
+
+    batches: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+
 class FakeGeneratorActor:
     """Swaps offered weights in between two batches."""
 
-    def __init__(self, latency: Latency) -> None:
+    def __init__(self, latency: Latency, acted: _Acted) -> None:
         self._latency = latency
+        self._acted = acted
         self._version = -1
         self._staged = -1
-        self.batches: list[int] = []
-        self.versions: list[int] = []
 
     async def offer(self, weights: None, version: int) -> CallReceipt:
         began = _now_ns()
@@ -195,8 +219,8 @@ class FakeGeneratorActor:
         self._version = self._staged
         count = sum(map(len, rows))
         assert count > 0, "an empty batch"
-        self.batches.append(count)
-        self.versions.append(self._version)
+        self._acted.batches.append(count)
+        self._acted.versions.append(self._version)
         seconds = self._latency.generate_call + self._latency.generate_row * count
         began = _now_ns()
         await asyncio.sleep(seconds)
@@ -321,12 +345,19 @@ def play(scheduler: Scheduler, world: World) -> Played:
 async def _play(scheduler: Scheduler, world: World) -> Played:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    generator, trainer, heard = FakeGeneratorActor(world.latency), FakeTrainerActor(world), _Listener()
-    handles = [FakeHandle("generator", generator), FakeHandle("trainer", trainer)]
+    trainer, heard, acted = FakeTrainerActor(world), _Listener(), _Acted()
+    generators = [
+        FakeHandle(f"generator-{number}", FakeGeneratorActor(world.latency, acted))
+        for number in range(world.generators)
+    ]
+    handles = [*generators, FakeHandle("trainer", trainer)]
     slots, first = [], 0
+    turns = [asyncio.Lock() for _ in range(world.devices)]
     for number, size in enumerate(world.slots):
-        handles.append(FakeHandle(f"sim-{number}", FakeSimulatorActor(number, size, world)))
-        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)]))
+        device = number % world.devices
+        actor = FakeSimulatorActor(number, size, world)
+        handles.append(FakeHandle(f"sim-{number}", actor, turns[device] if world.shared_devices else None))
+        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)], device))
         first += size
     judge: Any = _Judge(world)
     simulator = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"), TaskSpec("b")))
@@ -339,15 +370,16 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
             graph.stopping = True
         if world.evaluate_every and step % world.evaluate_every == 0:
             async with graph.paused():
-                acted = len(generator.batches)
+                before = len(acted.batches)
                 await asyncio.sleep(1.0)
-                assert len(generator.batches) == acted, "somebody played in a pause"
+                assert len(acted.batches) == before, "somebody played in a pause"
 
     spans = _Spans()
+    taking_turns = {slot.actor.name: f"device-{slot.device}" for slot in slots if world.shared_devices}
     graph = Graph(
         slots=slots,
-        generator=handles[0],
-        trainer=handles[1],
+        generators=[generators],
+        trainer=handles[world.generators],
         algorithm=algorithm,
         feed=kind(judge.spec, simulator, first, 0),
         hooks=hooks,
@@ -356,8 +388,9 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         units_per_step=world.units_per_step,
         max_staleness=scheduler.spec.max_staleness,
         batch_rows=world.batch_rows,
+        shared_devices=world.shared_devices,
         periodic=periodic,
-        times=Timekeeper(scheduler.spec, spans, world.devices, world.cores),
+        times=Timekeeper(scheduler.spec, spans, {**taking_turns, **world.shared}, world.cores),
     )
     graph.start(world.steps)
     await scheduler.run(graph, world.steps)
@@ -367,8 +400,8 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         seconds=loop.time(),
         tickets=trainer.tickets,
         staleness=trainer.staleness,
-        batches=generator.batches,
-        versions=generator.versions,
+        batches=acted.batches,
+        versions=acted.versions,
         most_outstanding=trainer.most_outstanding,
         busy={handle.name: handle.busy for handle in handles},
         metrics=heard.metrics,

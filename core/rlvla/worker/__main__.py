@@ -16,6 +16,7 @@ import numpy as np
 
 from rlvla.arrays import on_host
 from rlvla.configs import read_one
+from rlvla.memory import resident_peak
 from rlvla.plugin import find, load_object
 from rlvla.simulator import Observation
 from rlvla.specs import Start
@@ -85,6 +86,7 @@ class _Server:
             except Exception as error:
                 answer, out = _failure(error), []
             took = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
+            took["peak_bytes"] = resident_peak()
             protocol.send(self.link, {"op": "ok", **took, **answer}, out)
             if message["op"] == "close":
                 return

@@ -28,6 +28,8 @@ class Host:
         """Of the last step."""
         self.cpu_seconds = 0.0
         """None of its own: it shares the processor time of this process."""
+        self.peak_bytes = 0
+        """Likewise."""
         self.videos: list[str] = []
         """Completed by the last step."""
         self._paths: dict[int, Path] = {}

@@ -19,8 +19,8 @@ expert      rows, horizon                                           ok + array
 close                                                               ok, then the process ends
 ==========  ======================================================  =======================================
 
-``ok`` comes with the seconds that the request took, and the worker's processor time in them. Any answer may be ``error``
-with type, message and traceback of the worker.
+``ok`` comes with the seconds that the request took, the worker's processor time in them and its peak memory. Any answer
+may be ``error`` with type, message and traceback of the worker.
 """
 
 from __future__ import annotations
