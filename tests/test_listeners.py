@@ -219,13 +219,22 @@ def test_the_final_table_says_what_came_out_and_where_it_is(run: RunInfo, termin
     clock.now += 100
     hooks.call("on_progress", progress=progress(20))
     hooks.call("on_evaluation", step=20, results=results())
-    for name in ("metrics.jsonl", "step_20", "a.mp4"):
+    for name in ("metrics.jsonl", "step_20", "a.mp4", "report.html"):
         (run.directory / name).touch()
     hooks.call("on_checkpoint", step=20, path=run.directory / "step_20")
     hooks.call("on_video", step=20, path=run.directory / "a.mp4")
     hooks.call("on_run_end", run=run, error=None)
     table = text.getvalue().partition("my-run: done")[2].replace("\n", "")
-    for wanted in ("20 of 20", "200 useful env steps/s", "1:40", "success 0.750", "metrics.jsonl", "a.mp4", "step_20"):
+    for wanted in (
+        "20 of 20",
+        "200 useful env steps/s",
+        "1:40",
+        "success 0.750",
+        "metrics.jsonl",
+        "a.mp4",
+        "step_20",
+        "report.html",
+    ):
         assert wanted in table
 
 
