@@ -52,14 +52,20 @@ HOLDING_BACK = World(  # a call of the generator costs 4 s whatever is in it
     ),
     episode=lambda slot, number: 1000,
 )
-ONE_DEVICE = World(  # windows of 2 chunks; a row costs the generator 1 s; four slots take turns on a device, 1 s each
+ONE_DEVICE = World(  # windows of 2 chunks; a row costs the generator 1 s; four slots share a device, 1 s each
     slots=(1, 1, 1, 1),
-    shared_devices=True,
+    on=lambda kind, number: [("device-0", 1.0)] if kind == "simulator" else [],
     units_per_step=4,
     steps=1,
     episode=lambda slot, number: 1000,
 )
-TWO_DEVICES = World(**{**vars(ONE_DEVICE), "devices": 2, "generators": 2})
+TWO_DEVICES = World(
+    **{
+        **vars(ONE_DEVICE),
+        "on": lambda kind, number: [(f"device-{number % 2}", 1.0)] if kind == "simulator" else [],
+        "generators": 2,
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,7 @@ def test_stages_are_derived_from_what_the_step_before_took(call, row, simulate, 
             **vars(ONE_DEVICE),
             "steps": 3,
             "window": 3,
-            "shared_devices": shared,
+            "capacities": {"device-0": 1.0 if shared else 4.0},
             "latency": Latency(simulate=lambda slot, step: simulate, generate_call=call, generate_row=row),
         }
     )
@@ -162,6 +168,14 @@ def check(name, world):
     return played
 
 
+PLACES = [
+    lambda kind, number: (),
+    lambda kind, number: [("cores", 1.0)] if kind == "simulator" else (),
+    lambda kind, number: [("cores", 1.0)] if kind == "simulator" else [("gpu", 1.0)],
+    lambda kind, number: [(f"gpu-{number % 2}", 0.6)] if kind != "trainer" else [("gpu-0", 0.9), ("gpu-1", 0.9)],
+]
+
+
 @st.composite
 def worlds(draw):
     seed = draw(st.integers(0, 2**32))
@@ -171,9 +185,10 @@ def worlds(draw):
     jitter = [numbers.choice([1.0, 2.0]) if even else numbers.lognormvariate(0, 1) for _ in range(257)]
     lengths = [numbers.choice([1, 1, 2, 3, 5, 12]) for _ in range(101)]
     units = draw(st.integers(1, 7))
+    generators = draw(st.sampled_from([1, 1, 2, 3]))
     rate = draw(st.sampled_from([0.0, 0.25, 0.6]))
     return World(
-        slots=draw(st.lists(st.integers(1, 3), min_size=1, max_size=5)),
+        slots=draw(st.lists(st.integers(1, 3), min_size=generators, max_size=5)),
         unit=draw(st.sampled_from(["window", "group"])),
         window=draw(st.integers(1, 4)),
         group_size=draw(st.integers(2, 4)),
@@ -191,9 +206,11 @@ def worlds(draw):
         episode=lambda slot, number: lengths[(slot * 17 + number) % 101],
         dropped=frozenset(ticket for ticket in range(3000) if numbers.random() < rate),
         budget=draw(st.sampled_from([None, None, 2.0])),
-        devices=draw(st.sampled_from([1, 1, 2])),
-        shared_devices=draw(st.booleans()),
-        generators=draw(st.sampled_from([1, 1, 2, 3])),
+        generators=generators,
+        nodes=draw(st.sampled_from([1, generators])),
+        on=draw(st.sampled_from(PLACES)),
+        capacities={"cores": 2.0},
+        controller_s=draw(st.sampled_from([0.0, 0.0, 0.2])),
         batch_rows=draw(st.sampled_from([None, None, 1, 2, 4])),
         evaluate_every=draw(st.sampled_from([0, 0, 2])),
     )

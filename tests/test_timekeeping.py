@@ -82,16 +82,26 @@ def test_queue_delay_is_the_wait_for_the_launch():
 
 
 def test_devices_that_are_shared_bind():
-    """Two simulators on one core work 2 + 6 s; generator and trainer on one GPU 4 + 4 s."""
-    shared = World(**{**vars(ONE_SLOW_SLOT), "cores": 1, "shared": {"generator-0": "gpu", "trainer": "gpu"}})
-    first = play(scheduler("sync"), shared).metrics[0]
+    """Of a step: two simulators on two cores work 2 + 6 s; generator and trainer on one GPU 4 + 4 s."""
+    places = {"simulator": "cores", "generator": "gpu", "trainer": "gpu"}
+    world = {**vars(ONE_SLOW_SLOT), "on": lambda kind, number: [(places[kind], 1.0)], "capacities": {"cores": 2.0}}
+    first = play(scheduler("sync"), World(**world)).metrics[0]
     assert first["env_steps_per_second_device_bound"] == 4 / 8
-    assert first["time/busy_cores"] == pytest.approx(8 / 14)
+    assert first["time/busy_cores"] == pytest.approx((2 + 6) / 2 / 14)
     assert first["time/busy_gpu"] == pytest.approx(8 / 14)
 
 
+def test_who_shares_a_device_takes_longer_and_does_not_count_twice():
+    """Both simulators on one device: 1 and 3 s become 2 and 4, so the device works 4 s a chunk, as in turn."""
+    on = lambda kind, number: [("device", 1.0)] if kind == "simulator" else []  # noqa: E731
+    first = play(scheduler("sync"), World(**{**vars(ONE_SLOW_SLOT), "on": on})).metrics[0]
+    assert first["time/step_s"] == 2 * (2 + 4) + 4
+    assert first["env_steps_per_second_device_bound"] == 4 / 8
+    assert first["time/overlap_efficiency"] == 1.0
+
+
 def test_what_overlaps_on_one_device_counts_once():
-    times = Timekeeper(SchedulerSpec(on_policy=True), devices={"generator": "gpu", "trainer": "gpu"})
+    times = Timekeeper(SchedulerSpec(on_policy=True), devices={"generator": ["gpu"], "trainer": ["gpu"]})
     times.begin(0.0, 1)
     times.worked("generator", "generate", 0, 6.0, slots=[0], rows=1)
     times.worked("trainer", "train", 4_000_000_000, 4.0)

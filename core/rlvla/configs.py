@@ -85,6 +85,9 @@ class EvalConfig:
     """Task numbers; None: all that the simulator is configured for."""
     num_envs: Annotated[int, Ge(1)] | None = None
     """Environments; None: as many as in training, at most one an episode. Does not change which episodes are run."""
+    pause: bool = False
+    """Rollouts and training wait while it runs. Else it runs beside them, on pinned weights in a second copy of what is
+    trained, and its result comes some steps later."""
     greedy: bool = True
     """The most likely chunk instead of a sample."""
     weights: Literal["latest", "ema"] = "latest"

@@ -9,29 +9,29 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlvla import checkpoint, versions
+from rlvla import checkpoint
 from rlvla.actors import making
-from rlvla.checks import Specs, split
-from rlvla.configs import EvalConfig, RunConfig, plain, write_file
+from rlvla.checks import Specs
+from rlvla.configs import EvalConfig, RunConfig, write_file
 from rlvla.devices import usable_cores
 from rlvla.errors import RlvlaError, StallError, WorkerDied
-from rlvla.evaluation import EvaluationSink, episodes_of
+from rlvla.evaluation import Evaluator
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
 from rlvla.results import EvalResults
-from rlvla.rollout import Rollout, Row, Slot
-from rlvla.runtimes import runtime_of
+from rlvla.rollout import Row, Slot
+from rlvla.runtimes import Handle, runtime_of
 from rlvla.scheduler import Scheduler
 from rlvla.timekeeping import Timekeeper
 from rlvla.tracing import SpanFile
 from rlvla.watch import Watch
-from rlvla.work import EpisodeFeed, GroupFeed, WindowFeed, Work
+from rlvla.work import GroupFeed, WindowFeed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,11 +58,15 @@ class Engine:
         self.directory = directory
         self._hooks = hooks
         self._slots: list[Slot] = []
-        self._eval_slots: list[Slot] = []
         self._runtime = runtime_of(config.run.runtime)
-        learner = making.Learner(config, specs)
-        (self.generator,) = self._runtime.start({"generator": learner.generator})
-        (self.trainer,) = self._runtime.start({"trainer": learner.trainer})
+        self._learner = making.Learner(config, specs)
+        (self.generator,) = self._runtime.start({"generator": self._learner.generator})
+        (self.trainer,) = self._runtime.start({"trainer": self._learner.trainer})
+        self._second_generator: Handle | None = None
+        """Acts with pinned weights, for evaluations beside training."""
+        self._evaluating: asyncio.Task[None] | None = None
+        self._pinned_step: int | None = None
+        """Whose evaluation is under way: its checkpoint may be the best one."""
         self.simulator_versions: dict[str, str] = {}
         self.model_manifest: dict[str, Any] = {}
         self.parameters = self.trainable = 0
@@ -71,6 +75,10 @@ class Engine:
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
         self._watch = Watch(first_call_s=config.run.first_call_s)
+        times = self._timekeeper()
+        self._evaluator = Evaluator(
+            config, specs, directory, self._watch, self._open_eval_slots, lambda: self.simulator_versions, times
+        )
         self.graph = Graph(
             slots=self._slots,
             generators=[[self.generator]],
@@ -86,7 +94,7 @@ class Engine:
             shared_devices=specs.sim.device == "gpu",
             periodic=self._periodic,
             video=self._training_video,
-            times=self._timekeeper(),
+            times=times,
         )
         self._live: list[bool] = []
         self._idle = threading.Event()
@@ -126,7 +134,7 @@ class Engine:
         return Timekeeper(
             self.specs.scheduler,
             SpanFile(self.directory, round(1e6 * config.run.timeline_mb)),
-            devices=dict.fromkeys(shared, str(device)) if device.type == "cuda" else None,
+            devices={actor: [str(device)] for actor in shared} if device.type == "cuda" else None,
             cores=usable_cores() if config.run.runtime == "local" else None,  # else actors are in other processes
             cpu=time.process_time,
         )
@@ -179,8 +187,11 @@ class Engine:
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""
         self.graph.meter.times.flush()
-        for handle in (*(slot.actor for slot in (*self._slots, *self._eval_slots)), self.generator, self.trainer):
-            handle.close()
+        for slot in (*self._slots, *self._evaluator.slots):
+            slot.actor.close()
+        for handle in (self.generator, self.trainer, self._second_generator):
+            if handle is not None:
+                handle.close()
         self._runtime.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
@@ -194,7 +205,7 @@ class Engine:
         self.graph.start(until)
         self._idle.clear()
         try:
-            await self._watched(self._scheduler.run(self.graph, until))
+            await self._watched(self._run(until))
             await self.save(live=True)
         except BaseException as error:
             self.graph.abandon()
@@ -203,6 +214,11 @@ class Engine:
         finally:
             self.graph.meter.times.flush()
             self._idle.set()
+
+    async def _run(self, until: int) -> None:
+        """Let the scheduler run, and evaluations beside it; whichever fails ends both."""
+        async with asyncio.TaskGroup() as self._beside:
+            await self._scheduler.run(self.graph, until)
 
     async def _watched(self, running: Coroutine[Any, Any, T]) -> T:
         """Run beside the stall detector; whichever fails first ends both."""
@@ -222,7 +238,7 @@ class Engine:
             await asyncio.gather(task, detector, return_exceptions=True)
 
     def _kill_simulators(self) -> None:
-        for slot in (*self._slots, *self._eval_slots):
+        for slot in (*self._slots, *self._evaluator.slots):
             slot.actor.kill()
 
     async def _save_after(self, error: BaseException) -> None:
@@ -233,23 +249,42 @@ class Engine:
             log.error("could not save after %s: %s: %s", type(error).__name__, type(second).__name__, second)
 
     async def _periodic(self, step: int) -> None:
-        """Do what is due after a training step; rollouts pause meanwhile, each slot before its next chunk."""
+        """Do what is due after a training step."""
         config, save_every = self.config.eval, self.config.run.save_every
         evaluates = config.every and (step % config.every == 0 or step == self.graph.until)
         saves = save_every and step % save_every == 0 and step < self.graph.until
-        if not evaluates and not saves:
-            return
-        best = False
-        async with self.graph.paused():
-            if evaluates:
+        if evaluates and not config.pause:
+            while self._evaluating is not None:  # one at a time: who evaluates more than there is time for waits
+                await asyncio.wait([self._evaluating])
+            await self.save(live=True)  # perhaps the best one
+            weights = await self._pinned(config)
+            self._pinned_step = step
+            self._evaluating = self._beside.create_task(self._evaluate_at(step, *weights), name=f"evaluation-{step}")
+        elif evaluates:
+            async with self.graph.paused():
                 results = await self._evaluate_present(config)
-                checkpoint.write_results(self.directory, step, results.to_dict())
-                self._hooks.call("on_evaluation", step=step, results=results)
-                best = checkpoint.is_best(self.directory, results.success)
-            if saves or best:
-                await self.save(live=True)
-            if best:
+                best = self._note(step, results)
+                if best or saves:
+                    await self.save(live=True)
+                if best:
+                    checkpoint.mark_best(self.directory, step, results.success)
+        elif saves:
+            await self.save(live=True)
+
+    async def _evaluate_at(self, step: int, version: int, weights: Any) -> None:
+        """Evaluate a training step's weights, whose checkpoint stands, while the next steps go on."""
+        try:
+            results = await self._evaluate_beside(self.config.eval, step, version, weights)
+            if self._note(step, results):
                 checkpoint.mark_best(self.directory, step, results.success)
+        finally:
+            self._evaluating = self._pinned_step = None
+
+    def _note(self, step: int, results: EvalResults) -> bool:
+        """Write down and tell what an evaluation of the run found; returns whether it is the best so far."""
+        checkpoint.write_results(self.directory, step, results.to_dict())
+        self._hooks.call("on_evaluation", step=step, results=results)
+        return checkpoint.is_best(self.directory, results.success)
 
     def _training_video(self, episode: int) -> Path | None:
         every = self.config.run.video_every
@@ -265,62 +300,48 @@ class Engine:
             return await self._watched(self._evaluate_present(config))
 
     async def _evaluate_present(self, config: EvalConfig) -> EvalResults:
+        """Evaluate with the generator where nobody else needs it, else with an own one."""
+        step = self.graph.steps_done
+        if not config.pause and self._slots:
+            return await self._evaluate_beside(config, step, *await self._pinned(config))
         async with self.graph.paused():
             await self.graph.publish(config.weights)
-            results = await self.evaluate(config)
+            results = await self._evaluator.play(config, step, self.generator, partial(self.graph.report, "evaluate"))
             if config.weights != "latest":  # rollouts that go on do so with the weights as trained
                 await self.graph.publish()
+        self._tell_of_videos(step, results)
         return results
 
-    async def evaluate(self, config: EvalConfig) -> EvalResults:
-        """Run the evaluation's episodes with the weights that the generator holds, in environments of their own."""
-        began = time.perf_counter()
-        episodes = episodes_of(config, self.specs.sim)
-        rows = min(config.num_envs or self.specs.num_envs, len(episodes))
-        if sum(len(slot.rows) for slot in self._eval_slots) != rows:
-            await self._close_slots(self._eval_slots)
-            self._eval_slots = self._make_slots(split(rows, min(rows, len(self.specs.slots))), "eval")
-            await self._ready(self._eval_slots)
-        sink = EvaluationSink(episodes, self.specs.sim, self.graph.meter.times)
+    async def _pinned(self, config: EvalConfig) -> tuple[int, Any]:
+        """Return the version of the trainer's present weights, and a reference to a copy of them."""
+        made, weights = await self.trainer.call("publish", config.weights, returns=1)
+        return made.version, weights
 
-        def video(work: Work) -> Path | None:
-            if work.ticket >= config.videos:
-                return None
-            name = f"eval_step_{self.graph.steps_done:06d}_episode_{work.ticket:04d}.mp4"
-            sink.videos[work.ticket] = self.directory / "videos" / name
-            return sink.videos[work.ticket]
+    async def _evaluate_beside(self, config: EvalConfig, step: int, version: int, weights: Any) -> EvalResults:
+        """Evaluate pinned weights with a generator of its own; rollouts and training go on."""
+        if self._second_generator is None:
+            start = partial(self._runtime.start, {"evaluator": self._learner.generator})
+            (self._second_generator,) = await asyncio.to_thread(start)
+        generator = self._second_generator
+        await generator.call("offer", weights, version)
 
-        feed = EpisodeFeed(episodes, config.seed)
-        rollout = Rollout(self._eval_slots, feed, sink, greedy=config.greedy, video=video)
-        watch = self._watch
-        while working := await watch("evaluation: reset", rollout.begin(self._eval_slots)):
-            receipt = await watch("evaluation: generate", rollout.generate(working, self.generator))
-            steps = (watch("evaluation: simulate", rollout.step(slot), f"eval-{slot.number}") for slot in working)
-            await asyncio.gather(*steps)
-            self.graph.report("evaluate", lambda: sink.done / len(episodes))
-        for path in sink.videos.values():
-            self._hooks.call("on_video", step=self.graph.steps_done, path=path)
-        return EvalResults(
-            episodes=sink.results(),
-            protocol=self._protocol(config),
-            policy_version=receipt.version,
-            seconds=time.perf_counter() - began,
-        )
+        def heard(done: Callable[[], float]) -> None:
+            if self.graph.steps_done >= self.graph.until:  # else a display shows what training does
+                self.graph.report("evaluate", done)
 
-    def _protocol(self, config: EvalConfig) -> Mapping[str, Any]:
-        return {
-            "simulator": {"use": self.config.sim.name, **plain(self.config.sim.config)},
-            "max_episode_steps": self.specs.sim.max_episode_steps,
-            "horizon": self.specs.model.horizon,
-            "notes": list(self.specs.sim.notes),
-            **plain(config),
-            "versions": {**versions.packages(self.config), **self.simulator_versions},
-        }
+        results = await self._evaluator.play(config, step, generator, heard)
+        self._tell_of_videos(step, results)
+        return results
 
-    async def _close_slots(self, slots: list[Slot]) -> None:
-        for slot in slots:
-            await asyncio.to_thread(slot.actor.close)
-        slots.clear()
+    def _tell_of_videos(self, step: int, results: EvalResults) -> None:
+        for episode in results.episodes:
+            if episode.video is not None:
+                self._hooks.call("on_video", step=step, path=Path(episode.video))
+
+    async def _open_eval_slots(self, sizes: Sequence[int]) -> list[Slot]:
+        slots = self._make_slots(sizes, "eval")
+        await self._ready(slots)
+        return slots
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
@@ -348,7 +369,7 @@ class Engine:
                 checkpoint.write_episodes(writer.folder, episodes)
             writer.commit({"graph": state, "trainer": trainer})
         self.graph.meter.times.worked("controller", "save", began, (time.monotonic_ns() - began) / 1e9, version=version)
-        checkpoint.prune(self.directory, self.config.run.keep_last)
+        checkpoint.prune(self.directory, self.config.run.keep_last, self._pinned_step)
         self._hooks.call("on_checkpoint", step=state["steps_done"], path=numbers_place)
         return numbers_place
 

@@ -409,7 +409,6 @@ class Graph:
 
     def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
         """Count an actor's work."""
-        stepped = receipt if isinstance(receipt, StepReceipt) else None
         self.meter.times.worked(
             actor,
             phase,
@@ -418,8 +417,8 @@ class Graph:
             slots=[slot.number for slot in slots],
             version=receipt.version if isinstance(receipt, GenerateReceipt) else slots[0].version,
             rows=rows,
-            cpu_seconds=stepped.cpu_seconds if stepped else 0.0,
-            peak_bytes=stepped.peak_bytes if stepped else 0,
+            cpu_seconds=0.0 if isinstance(receipt, GenerateReceipt) else receipt.cpu_seconds,
+            peak_bytes=receipt.peak_bytes if isinstance(receipt, StepReceipt) else 0,
         )
 
     def replaced(self, slot: Slot) -> None:

@@ -28,6 +28,8 @@ class CallReceipt:
     began_ns: int = 0
     """On the monotonic clock of its machine, which all of the machine's processes share."""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of processor time, in the actor's own process if it has one."""
 
 
 @dataclass(frozen=True)

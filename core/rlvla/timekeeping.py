@@ -109,8 +109,8 @@ class Timekeeper:
     Args:
         scheduler: says what overlaps.
         spans: where spans are written.
-        devices: actor to the device that it shares with others; who is not in it has one of its own.
-        cores: CPU cores of this machine; None: processor time is not looked at.
+        devices: actor to the devices that it shares with others; who is not in it has one of its own.
+        cores: CPU cores that all share; None: processor time is not looked at.
         cpu: processor seconds of this process so far.
     """
 
@@ -118,8 +118,8 @@ class Timekeeper:
         self,
         scheduler: SchedulerSpec | None = None,
         spans: Spans | None = None,
-        devices: Mapping[str, str] | None = None,
-        cores: int | None = None,
+        devices: Mapping[str, Sequence[str]] | None = None,
+        cores: float | None = None,
         cpu: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.step = 0
@@ -243,6 +243,7 @@ class Timekeeper:
             lags: samples that lay 0, 1, 2, ... versions behind.
         """
         if self._cores is not None:
+            # of this process: what is not the trainer's is the generator's, the controller's and of whoever hands on chunks
             self._processor["train"] = train_cpu
             self._processor["generate"] = max(0.0, self._cpu() - self._cpu_began - train_cpu)
         loads = self._loads()
@@ -283,7 +284,8 @@ class Timekeeper:
         intervals: dict[str, list[Interval]] = {}
         for (actor, role), some in self._work.items():
             if role in roles:
-                intervals.setdefault(self._devices.get(actor, actor), []).extend(some)
+                for device in self._devices.get(actor, (actor,)):
+                    intervals.setdefault(device, []).extend(some)
         found = {device: _covered(some) for device, some in intervals.items()}
         if self._cores is not None:
             found[CORES] = sum(self._processor.get(role, 0.0) for role in roles) / self._cores
@@ -311,7 +313,7 @@ class Timekeeper:
         for kind in ("simulators", "generator", "trainer"):
             if actors := [actor for actor, its in self._actors.items() if its == kind]:
                 found[f"time/busy_{kind}"] = fmean(self._by_actor[actor] / 1e9 for actor in actors) / seconds
-        shared = {*self._devices.values(), CORES}
+        shared = {CORES, *(device for some in self._devices.values() for device in some)}
         return found | {f"time/busy_{name}": s / seconds for name, s in loads.devices.items() if name in shared}
 
     def _worker_memory(self) -> dict[str, float]:

@@ -78,7 +78,7 @@ class SimulatorActor:
         for row in rows:
             self._episodes[row] = _Episode()
         observation = self._show(rows, self._runner.reset(rows, seeds, starts))
-        return CallReceipt(began, (time.monotonic_ns() - began) / 1e9), observation
+        return CallReceipt(began, (time.monotonic_ns() - began) / 1e9, self._runner.cpu_seconds), observation
 
     def step(self, action: Action, rows: Sequence[int]) -> tuple[StepReceipt, ObservationBatch, Outcome]:
         """Execute a chunk in ``rows``; returns what ended, the observation after it, and the outcome of those rows."""

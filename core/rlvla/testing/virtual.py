@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
@@ -32,15 +32,18 @@ from rlvla.receipts import (
 from rlvla.rollout import Row, Slot
 from rlvla.scheduler import Scheduler
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec, UnitKind
-from rlvla.timekeeping import Timekeeper
+from rlvla.testing.devices import Shared
+from rlvla.timekeeping import CORES, Timekeeper
 from rlvla.tracing import Span
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed
 
+Kind = Literal["simulator", "generator", "trainer"]
+
 
 @dataclass(frozen=True)
 class Latency:
-    """What each call takes, in seconds."""
+    """What each call takes, in seconds, on a device that nobody else uses."""
 
     simulate: Callable[[int, int], float] = lambda slot, step: 1.0
     """Of a slot's n-th chunk step."""
@@ -61,11 +64,16 @@ class World:
 
     slots: Sequence[int] = (1, 1)
     """Rows of each slot."""
-    devices: int = 1
-    """Of simulators; slots are dealt out to them in turn."""
-    shared_devices: bool = False
-    """The slots of a device take turns on it."""
     generators: int = 1
+    nodes: int = 1
+    """Machines; slots and generators are dealt out to them in blocks, and generators serve the slots of their own."""
+    on: Callable[[Kind, int], Sequence[tuple[str, float]]] = lambda kind, number: ()
+    """Devices that an actor uses, all at once, and its share of each; none: one of its own. Slots whose first device is the
+    same take turns, for schedulers."""
+    capacities: Mapping[str, float] = field(default_factory=dict)
+    """Of devices: the sum of shares that they give at full speed; 1 where nothing is said. ``cores`` are the CPU's."""
+    controller_s: float = 0.0
+    """Seconds that the controller, which does one thing at a time, is busy with each call of an actor."""
     unit: UnitKind = "window"
     window: int = 2
     group_size: int = 2
@@ -83,12 +91,6 @@ class World:
     """Training steps after which the run is told to stop."""
     evaluate_every: int = 0
     """Training steps between pauses of one second."""
-    shared: Mapping[str, str] = field(default_factory=dict)
-    """``generator-N``, ``trainer`` or ``sim-N`` to a device that it shares with others, on paper: see ``cores``."""
-    cores: int | None = None
-    """CPU cores that simulators share, on paper: fakes do not slow each other down. None: not looked at."""
-    cpu_share: float = 1.0
-    """Of a core, that a simulator keeps busy while it steps."""
 
 
 @dataclass
@@ -107,7 +109,9 @@ class Played:
     most_outstanding: int
     """Units that were begun and not trained on, at any time."""
     busy: Mapping[str, float]
-    """Seconds that each actor worked."""
+    """Seconds that each actor worked, or waited for others on its device."""
+    devices: Mapping[str, float]
+    """Seconds that each device was used, and the controller."""
     metrics: list[Mapping[str, float]]
     state: Mapping[str, Any]
     """Of the graph, at the end."""
@@ -115,22 +119,84 @@ class Played:
     """Of every actor, in the order in which they ended."""
 
 
+class _Place:
+    """The devices of an actor."""
+
+    def __init__(self, devices: Sequence[tuple[Shared, float]], core_share: float) -> None:
+        self.core_share = core_share
+        """Of a CPU core that it keeps busy."""
+        self._devices = devices
+
+    async def use(self, seconds: float) -> tuple[int, float]:
+        """Work for so long, or longer where others do too; returns when that began, in ns, and the seconds that it took."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        began = loop.time_ns()
+        if not self._devices:
+            await asyncio.sleep(seconds)
+        elif len(self._devices) == 1:
+            device, share = self._devices[0]
+            await device.use(seconds, share)
+        else:
+            await asyncio.gather(*(device.use(seconds, share) for device, share in self._devices))
+        return began, (loop.time_ns() - began) / 1e9
+
+
+class _Devices:
+    """Those of a world, made when the first actor is placed on them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.named: dict[str, Shared] = {}
+        self.of_actors: dict[str, list[str]] = {}
+        """Actor to the devices that one at a time can use; cores, of which there are several, are counted otherwise."""
+
+    def place(self, kind: Kind, number: int, actor: str) -> _Place:
+        places = self._world.on(kind, number)
+        if names := [name for name, _ in places if self._world.capacities.get(name, 1.0) == 1.0]:
+            self.of_actors[actor] = names
+        core_share = sum(share for name, share in places if name == CORES)
+        return _Place([(self._device(name), share) for name, share in places], core_share)
+
+    def _device(self, name: str) -> Shared:
+        return self.named.setdefault(name, Shared(self._world.capacities.get(name, 1.0)))
+
+    def of_slot(self, number: int) -> tuple[int, bool]:
+        """Return the number of a slot's device, and whether it must share it."""
+        places = self._world.on("simulator", number)
+        if not places:
+            return 0, False
+        name = places[0][0]
+        return list(self.named).index(name), self._world.capacities.get(name, 1.0) == 1.0
+
+
+class _Controller:
+    """Serves one call after the other."""
+
+    def __init__(self, seconds: float) -> None:
+        self.busy = 0.0
+        self._seconds = seconds
+        self._turn = asyncio.Lock()
+
+    async def serve(self) -> None:
+        if self._seconds:
+            async with self._turn:
+                await asyncio.sleep(self._seconds)
+                self.busy += self._seconds
+
+
 class FakeHandle:
-    """An actor in virtual time: one call at a time, in the order of the calls. Methods are coroutines, or plain for ``send``.
+    """An actor in virtual time: one call at a time, in the order of the calls. Methods are coroutines, or plain for ``send``."""
 
-    Args:
-        name: for messages.
-        actor: what is called.
-        turn: a device that it takes turns on with others; None: one of its own.
-    """
-
-    def __init__(self, name: str, actor: Any, turn: asyncio.Lock | None = None) -> None:
+    def __init__(self, name: str, actor: Any, controller: _Controller) -> None:
         self.name = name
         self.actor = actor
         self.busy = 0.0
-        self._turn = turn or asyncio.Lock()
+        self._controller = controller
+        self._turn = asyncio.Lock()
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
+        await self._controller.serve()
         async with self._turn:
             began = asyncio.get_running_loop().time()
             result = await getattr(self.actor, method)(*arguments)
@@ -150,8 +216,9 @@ class FakeHandle:
 class FakeSimulatorActor:
     """Rows count chunks; an episode ends when it has its number."""
 
-    def __init__(self, slot: int, rows: int, world: World) -> None:
+    def __init__(self, slot: int, rows: int, world: World, place: _Place) -> None:
         self._slot = slot
+        self._place = place
         self._world = world
         self._left = [0] * rows
         self._episodes = 0
@@ -160,27 +227,25 @@ class FakeSimulatorActor:
     async def reset(
         self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Any], videos: Mapping[int, str]
     ) -> tuple[CallReceipt, None]:
-        began = _now_ns()
-        await asyncio.sleep(self._world.latency.reset)
+        seconds = self._world.latency.reset
+        began, took = await self._place.use(seconds)
         for row in rows:
             self._left[row] = self._world.episode(self._slot, self._episodes)
             self._episodes += 1
-        return CallReceipt(began, self._world.latency.reset), None
+        return CallReceipt(began, took, seconds * self._place.core_share), None
 
     async def step(self, action: Any, rows: Sequence[int]) -> tuple[StepReceipt, None, None]:
         seconds = self._world.latency.simulate(self._slot, self._steps)
         self._steps += 1
-        began = _now_ns()
-        await asyncio.sleep(seconds)
+        began, took = await self._place.use(seconds)
         ended = []
         for row in rows:
             assert self._left[row] > 0, f"slot {self._slot}: row {row} was stepped after its episode ended"
             self._left[row] -= 1
             if not self._left[row]:
                 ended.append(Ended(row, True, True, True, 1, 1.0))
-        receipt = StepReceipt(
-            self._slot, len(rows), tuple(ended), seconds, began_ns=began, cpu_seconds=seconds * self._world.cpu_share
-        )
+        cpu_seconds = seconds * self._place.core_share
+        receipt = StepReceipt(self._slot, len(rows), tuple(ended), took, began_ns=began, cpu_seconds=cpu_seconds)
         return receipt, None, None
 
 
@@ -195,17 +260,17 @@ class _Acted:
 class FakeGeneratorActor:
     """Swaps offered weights in between two batches."""
 
-    def __init__(self, latency: Latency, acted: _Acted) -> None:
+    def __init__(self, latency: Latency, acted: _Acted, place: _Place) -> None:
         self._latency = latency
+        self._place = place
         self._acted = acted
         self._version = -1
         self._staged = -1
 
     async def offer(self, weights: None, version: int) -> CallReceipt:
-        began = _now_ns()
-        await asyncio.sleep(self._latency.offer)
+        began, took = await self._place.use(self._latency.offer)
         self._staged = version
-        return CallReceipt(began, self._latency.offer)
+        return CallReceipt(began, took)
 
     async def act(
         self,
@@ -222,16 +287,16 @@ class FakeGeneratorActor:
         self._acted.batches.append(count)
         self._acted.versions.append(self._version)
         seconds = self._latency.generate_call + self._latency.generate_row * count
-        began = _now_ns()
-        await asyncio.sleep(seconds)
-        return GenerateReceipt(count, self._version, seconds, began), *(None for _ in rows)
+        began, took = await self._place.use(seconds)
+        return GenerateReceipt(count, self._version, took, began), *(None for _ in rows)
 
 
 class FakeTrainerActor:
     """Keeps (version, last) of every chunk, and checks units when they are trained on."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, place: _Place) -> None:
         self._world = world
+        self._place = place
         self.version = 0
         self._units: dict[int, dict[int, list[tuple[int, bool]]]] = {}
         self._gone: Counter[int] = Counter()
@@ -271,16 +336,14 @@ class FakeTrainerActor:
         self.tickets.append(list(tickets))
         self.staleness.append(self.version - oldest)
         seconds = world.latency.train(step)
-        began = _now_ns()
-        await asyncio.sleep(seconds)
+        began, took = await self._place.use(seconds)
         self.version += 1
         metrics = {"train/staleness_max": float(self.staleness[-1])}
-        return TrainReceipt(self.version, seconds, metrics, began)
+        return TrainReceipt(self.version, took, metrics, began)
 
     async def publish(self, weights: str) -> tuple[PublishReceipt, None]:
-        began = _now_ns()
-        await asyncio.sleep(self._world.latency.snapshot)
-        return PublishReceipt(self.version, began, self._world.latency.snapshot), None
+        began, took = await self._place.use(self._world.latency.snapshot)
+        return PublishReceipt(self.version, began, took), None
 
 
 class _Spans(list[Span]):
@@ -291,12 +354,6 @@ class _Spans(list[Span]):
 
     def flush(self) -> None:
         """They stay here."""
-
-
-def _now_ns() -> int:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    return loop.time_ns()
 
 
 class _Listener:
@@ -345,19 +402,21 @@ def play(scheduler: Scheduler, world: World) -> Played:
 async def _play(scheduler: Scheduler, world: World) -> Played:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    trainer, heard, acted = FakeTrainerActor(world), _Listener(), _Acted()
-    generators = [
-        FakeHandle(f"generator-{number}", FakeGeneratorActor(world.latency, acted))
-        for number in range(world.generators)
-    ]
-    handles = [*generators, FakeHandle("trainer", trainer)]
-    slots, first = [], 0
-    turns = [asyncio.Lock() for _ in range(world.devices)]
+    heard, acted, devices, controller = _Listener(), _Acted(), _Devices(world), _Controller(world.controller_s)
+    trainer = FakeTrainerActor(world, devices.place("trainer", 0, "trainer"))
+    handles = [FakeHandle("trainer", trainer, controller)]
+    generators: list[list[FakeHandle]] = [[] for _ in range(world.nodes)]
+    for number in range(world.generators):
+        actor = FakeGeneratorActor(world.latency, acted, devices.place("generator", number, f"generator-{number}"))
+        handles.append(FakeHandle(f"generator-{number}", actor, controller))
+        generators[number * world.nodes // world.generators].append(handles[-1])
+    slots, first, shared = [], 0, False
     for number, size in enumerate(world.slots):
-        device = number % world.devices
-        actor = FakeSimulatorActor(number, size, world)
-        handles.append(FakeHandle(f"sim-{number}", actor, turns[device] if world.shared_devices else None))
-        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)], device))
+        simulator_actor = FakeSimulatorActor(number, size, world, devices.place("simulator", number, f"sim-{number}"))
+        handles.append(FakeHandle(f"sim-{number}", simulator_actor, controller))
+        device, shared = devices.of_slot(number)
+        node = number * world.nodes // len(world.slots)
+        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)], device, node))
         first += size
     judge: Any = _Judge(world)
     simulator = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"), TaskSpec("b")))
@@ -375,11 +434,10 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
                 assert len(acted.batches) == before, "somebody played in a pause"
 
     spans = _Spans()
-    taking_turns = {slot.actor.name: f"device-{slot.device}" for slot in slots if world.shared_devices}
     graph = Graph(
         slots=slots,
-        generators=[generators],
-        trainer=handles[world.generators],
+        generators=generators,
+        trainer=handles[0],
         algorithm=algorithm,
         feed=kind(judge.spec, simulator, first, 0),
         hooks=hooks,
@@ -388,9 +446,9 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         units_per_step=world.units_per_step,
         max_staleness=scheduler.spec.max_staleness,
         batch_rows=world.batch_rows,
-        shared_devices=world.shared_devices,
+        shared_devices=shared,
         periodic=periodic,
-        times=Timekeeper(scheduler.spec, spans, {**taking_turns, **world.shared}, world.cores),
+        times=Timekeeper(scheduler.spec, spans, devices.of_actors, world.capacities.get(CORES)),
     )
     graph.start(world.steps)
     await scheduler.run(graph, world.steps)
@@ -404,6 +462,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         versions=acted.versions,
         most_outstanding=trainer.most_outstanding,
         busy={handle.name: handle.busy for handle in handles},
+        devices={**{name: one.busy for name, one in devices.named.items()}, "controller": controller.busy},
         metrics=heard.metrics,
         state=graph.state(),
         spans=list(spans),
