@@ -56,7 +56,7 @@ def run(cell: str, seed: int) -> dict[str, Any]:
     recipe = runpy.run_path(str(RECIPE))["recipe"]()
     with tempfile.TemporaryDirectory() as folder:
         options = {"seed": seed, "slots": 4, "threads": 1, "directory": folder, "name": "run", "device": "cpu"}
-        change = {**CELLS[cell], "run": {**options, "without": ("display", "tensorboard")}}
+        change = {**CELLS[cell], "run": {**options, "without": ("display", "tensorboard", "report")}}
         with rlvla.build(**overridden(recipe, change), listeners=[Ages()]) as one:
             began = time.perf_counter()
             one.train()
