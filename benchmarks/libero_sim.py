@@ -10,6 +10,13 @@ Without other options: CPU time of an env step and a reset. Each further option 
     --soak 480 --envs 64       seconds of episodes with task changes; memory and handles must not grow
     --train 64 --steps 3       training steps of one policy on all tasks (tiny model)
 
+On a machine with 16 cores and a GPU that draws (EGL), about 7, 2 and 9 minutes:
+
+    python benchmarks/libero_sim.py --machine M --output F --processes 1 4 8 16 --rows 1 4 --seconds 12
+    python benchmarks/libero_sim.py --machine M --output F --chunks 0 --memory 64 --alone 16
+    python benchmarks/libero_sim.py --machine M --output F --chunks 0 --soak 480 --envs 64 --tasks 0 1 2
+    python benchmarks/libero_sim.py --machine M --output F --chunks 0 --train 64 --suite libero_130 --all-tasks
+
 Pictures are two of 256x256, chunks have 8 actions, actions are random. CPU time is summed over all threads of a process
 (software rendering has several), so a busy machine does not change it much. Memory is the proportional set size (PSS: what
 processes share is divided among them).
