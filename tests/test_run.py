@@ -150,6 +150,7 @@ def test_evaluation_episodes_are_held_out(tmp_path):
         spec, config = run.specs.sim, run.config.eval
         evaluated = {seed for seed, _ in episodes_of(config, spec)}
         feed = run._started().graph.feed
+        feed.open(5)
         trained = {feed.next_episode(row)[0] for row in range(5) for _ in range(200)}
     assert len(evaluated) == config.episodes
     assert not evaluated & trained
