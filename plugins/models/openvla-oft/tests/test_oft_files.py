@@ -289,3 +289,12 @@ def test_settings_of_llama_that_are_not_llama_2s(copy):
     change(copy / "config.json", text_config={**config["text_config"], "num_key_value_heads": 2})
     with pytest.raises(CheckpointError, match="text_config is not Llama 2's in num_key_value_heads"):
         described(copy)
+
+
+def test_weights_that_are_drawn_are_the_same_again(tmp_path):
+    place = tiny.write(tmp_path / "random", action_dim=3, state_dim=4, data_sets=("reach",), weights=False, seed=5)
+    assert not list(place.glob("*.safetensors"))
+    seen, one, other = worlds.observation(2), worlds.make(place), worlds.make(place)
+    assert torch.equal(worlds.act(one, seen).logp, worlds.act(other, seen).logp)
+    one.save(tmp_path / "adapter")
+    other.load(tmp_path / "adapter")

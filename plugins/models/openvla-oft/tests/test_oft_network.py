@@ -181,9 +181,11 @@ def test_attention_goes_both_ways_text_included(checkpoint):
     other[:, 9] += 1
     positions = torch.arange(12)[None]
     with torch.no_grad():
-        both = [network.language_model.model(one, positions, None, slice(1, 2))[0] for one in (x, other)]
+        both = [network.language_model.model(one, positions, None, slice(1, 2), network.run)[0] for one in (x, other)]
         causal = torch.ones(12, 12, dtype=torch.bool).tril()[None, None]
-        one_way = [network.language_model.model(one, positions, causal, slice(1, 2))[0] for one in (x, other)]
+        one_way = [
+            network.language_model.model(one, positions, causal, slice(1, 2), network.run)[0] for one in (x, other)
+        ]
     assert (both[0] - both[1]).abs().max() > 1e-3
     assert torch.equal(*one_way)
 

@@ -100,6 +100,8 @@ class OpenVlaOftConfig:
     trained."""
     fuse: bool = True
     """On a GPU, compile the element-wise parts (norms, rotary positions, SwiGLU); costs half a minute at the start."""
+    graphs: bool = True
+    """On a GPU, act by CUDA graphs for batch shapes where they are measured to be faster."""
 
 
 def describe(config: OpenVlaOftConfig) -> ModelSpec:

@@ -82,6 +82,11 @@ class Header:
         return int(self.config.get("pad_token_id", 32000))
 
     @property
+    def random_seed(self) -> int | None:
+        """Seed of weights that are drawn instead of read (full size without 15 GB on disk, for benchmarks); None: read."""
+        return self.config.get("rlvla_random")
+
+    @property
     def last_action_id(self) -> int:
         """The id after the last action token: size of the tokenizer's vocabulary without padding."""
         return self.llama.vocab_size - int(self.config.get("pad_to_multiple_of", 64))

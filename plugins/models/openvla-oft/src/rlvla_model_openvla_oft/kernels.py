@@ -2,7 +2,7 @@
 
 Eager they read and write every activation several times, which took a third of the forward pass (one H200, batch 32).
 
-Letters: N rows, S tokens, D features, Z features of a head.
+Letters: R rows and tokens (one dimension, so that few shapes are compiled for), D features, Z features of a head.
 """
 
 from __future__ import annotations
@@ -23,21 +23,33 @@ def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def rms_norm(x_NSD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+def rms_norm(x_RD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
     """Return ``x / rms(x) * weight``, computed in fp32."""
-    wide = x_NSD.float()
+    wide = x_RD.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale * weight_D.float()).to(x_NSD.dtype)
+    return (wide * scale * weight_D.float()).to(x_RD.dtype)
 
 
-def add_rms_norm(x_NSD: Tensor, delta_NSD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(x_RD: Tensor, delta_RD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return ``x + delta``, and its norm."""
-    total = x_NSD + delta_NSD
+    total = x_RD + delta_RD
     return total, rms_norm(total, weight_D, eps)
 
 
+def add_layer_norm(
+    x_RD: Tensor, delta_RD: Tensor, scale_D: Tensor | None, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``x + scale * delta`` (layer scale; None: 1), and its norm in fp32, rounded once."""
+    added = delta_RD if scale_D is None else delta_RD * scale_D.to(delta_RD.dtype)
+    total = x_RD + added
+    wide = total.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    scaled = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return total, (scaled * weight_D.float() + bias_D.float()).to(x_RD.dtype)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return rotary position embedding of ``[N, S, heads, Z]``, contiguous; ``cos`` and ``sin`` are ``[N or 1, S, 1, Z / 2]``, fp32."""
+    """Return the rotary position embedding of ``[R, heads, Z]``; ``cos`` and ``sin`` are fp32 ``[R, 1, Z / 2]``."""
     first, second = x.float().chunk(2, -1)
     turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
     return turned.to(x.dtype)

@@ -45,15 +45,16 @@ def base(module: nn.Module) -> nn.Module:
     return inner
 
 
-def pack(modules: Sequence[nn.Module]) -> None:
-    """Put the weights of layers one behind the other in memory, once; their values stay."""
+def pack(modules: Sequence[nn.Module]) -> bool:
+    """Put the weights of layers one behind the other in memory; says whether they moved. Their values stay."""
     weights: list[nn.Parameter] = [base(module).weight for module in modules]  # type: ignore[misc]
     if len({weight.dtype for weight in weights}) > 1 or weights[0].is_meta or _adjacent(weights):
-        return
+        return False
     with torch.no_grad():
         stacked = torch.cat(list(weights))
         for weight, part in zip(weights, stacked.split([len(one) for one in weights]), strict=True):
             weight.data = part
+    return True
 
 
 def _adjacent(weights: Sequence[Tensor]) -> bool:

@@ -3,13 +3,10 @@
 Stacked query-key-value and gate-up products, fused element-wise parts, attention without a mask where all rows have equal
 lengths, and no more than the wanted positions in the last layer, of which only keys and values need all the others.
 
-Letters: N rows, S tokens, W wanted tokens, D features, Z features of a head.
+Letters: N rows, S tokens, R = N * S, W wanted tokens, D features, Z features of a head.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from rlvla_model_openvla_oft import kernels
 from rlvla_model_openvla_oft.header import LlamaShape
 from rlvla_model_openvla_oft.linear import pack, project
+from rlvla_model_openvla_oft.towers import Run
 
 Past = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, ``[N, heads, S, Z]``."""
@@ -67,56 +65,64 @@ class LlamaLayer(nn.Module):
         self.post_attention_layernorm = RmsNorm(shape.hidden_size)
         self._heads, self._eps = shape.num_attention_heads, shape.rms_norm_eps
 
-    def pack(self) -> None:
-        """Put weights that are multiplied together beside each other."""
+    def pack(self) -> bool:
+        """Put weights that are multiplied together beside each other; says whether any moved."""
         attention, mlp = self.self_attn, self.mlp
-        pack([attention.q_proj, attention.k_proj, attention.v_proj])
-        pack([mlp.gate_proj, mlp.up_proj])
+        moved = pack([attention.q_proj, attention.k_proj, attention.v_proj])
+        return pack([mlp.gate_proj, mlp.up_proj]) or moved
 
     def forward(
         self,
-        x: Tensor,
-        delta: Tensor | None,
+        x_RD: Tensor,
+        delta_RD: Tensor | None,
+        rows: int,
         turn: tuple[Tensor, Tensor],
         mask: Tensor | None,
         wanted: slice | None,
         past: tuple[Tensor, Tensor] | None,
-        run: Callable[[Callable[..., Any]], Callable[..., Any]],
+        run: Run,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Return the residual stream, what is to be added to it, and keys and values.
+        """Return the residual stream, what is to be added to it (of the wanted tokens), and keys and values.
 
         Args:
-            x: ``[N, S, D]``.
-            delta: likewise; None: nothing.
+            x_RD: tokens of all rows, one row after another.
+            delta_RD: likewise; None: nothing.
+            rows: N.
             turn: cosine and sine of positions.
             mask: bool, which keys a query sees; None: all.
-            wanted: positions whose result is of use; None: all.
+            wanted: places whose result is of use; None: all.
             past: keys and values before these tokens.
             run: makes a kernel of an element-wise function.
         """
         attention, weight = self.self_attn, self.input_layernorm.weight
-        if delta is None:
-            normed = run(kernels.rms_norm)(x, weight, self._eps)
+        if delta_RD is None:
+            normed = run(kernels.rms_norm)(x_RD, weight, self._eps)
         else:
-            x, normed = run(kernels.add_rms_norm)(x, delta, weight, self._eps)
+            x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, weight, self._eps)
+        turn_q = turn
         if wanted is None:
             qkv = project(normed, attention.q_proj, attention.k_proj, attention.v_proj)
-            q, k, v = qkv.unflatten(-1, (3, self._heads, -1)).unbind(2)
-            turn_q = turn
+            q, k, v = qkv.unflatten(-1, (3, self._heads, -1)).unbind(1)
         else:
-            k, v = project(normed, attention.k_proj, attention.v_proj).unflatten(-1, (2, self._heads, -1)).unbind(2)
-            q = project(normed[:, wanted], attention.q_proj).unflatten(-1, (self._heads, -1))
-            x, turn_q = x[:, wanted], (turn[0][:, wanted], turn[1][:, wanted])
+            k, v = project(normed, attention.k_proj, attention.v_proj).unflatten(-1, (2, self._heads, -1)).unbind(1)
+            x_RD, normed = _places(x_RD, rows, wanted), _places(normed, rows, wanted)
+            turn_q = _places(turn[0], rows, wanted), _places(turn[1], rows, wanted)
+            q = project(normed, attention.q_proj).unflatten(-1, (self._heads, -1))
             mask = mask[..., wanted, :] if mask is not None and mask.shape[-2] > 1 else mask
         rotate = run(kernels.rotate)
-        q, k, v = rotate(q, *turn_q).transpose(1, 2), rotate(k, *turn).transpose(1, 2), v.transpose(1, 2)
+        q, k, v = (one.unflatten(0, (rows, -1)).transpose(1, 2) for one in (rotate(q, *turn_q), rotate(k, *turn), v))
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        delta = project(attended.transpose(1, 2).flatten(2), attention.o_proj)
-        x, normed = run(kernels.add_rms_norm)(x, delta, self.post_attention_layernorm.weight, self._eps)
+        delta_RD = project(attended.transpose(1, 2).flatten(2).flatten(0, 1), attention.o_proj)
+        x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, self.post_attention_layernorm.weight, self._eps)
         hidden = run(kernels.swiglu)(project(normed, self.mlp.gate_proj, self.mlp.up_proj))
-        return x, project(hidden, self.mlp.down_proj), (k, v)
+        return x_RD, project(hidden, self.mlp.down_proj), (k, v)
+
+
+def _places(x: Tensor, rows: int, wanted: slice) -> Tensor:
+    """Return some tokens of each row, one row after another."""
+    return x.unflatten(0, (rows, -1))[:, wanted].flatten(0, 1)
 
 
 class LlamaStack(nn.Module):
@@ -128,19 +134,18 @@ class LlamaStack(nn.Module):
         self.layers = nn.ModuleList([LlamaLayer(shape) for _ in range(shape.num_hidden_layers)])
         self.norm = RmsNorm(shape.hidden_size)
         self.recompute = False
-        self.fuse = True
         self._shape = shape
 
-    def pack(self) -> None:
-        """Put weights that are multiplied together beside each other."""
-        for layer in self.layers:
-            layer.pack()  # type: ignore[operator]
+    def pack(self) -> bool:
+        """Put weights that are multiplied together beside each other; says whether any moved."""
+        moved = [bool(layer.pack()) for layer in self.layers]  # type: ignore[operator]
+        return any(moved)
 
     def turn(self, positions_NS: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of positions, fp32 ``[N, S, 1, Z / 2]``."""
+        """Return cosine and sine of positions, fp32 ``[R, 1, Z / 2]``."""
         size = self._shape.hidden_size // self._shape.num_attention_heads
         exponent = torch.arange(0, size, 2, device=positions_NS.device, dtype=torch.float32) / size
-        angle = positions_NS[..., None, None].float() * self._shape.rope_theta**-exponent
+        angle = positions_NS.flatten()[:, None, None].float() * self._shape.rope_theta**-exponent
         return angle.cos(), angle.sin()
 
     def forward(
@@ -149,6 +154,7 @@ class LlamaStack(nn.Module):
         positions_NS: Tensor,
         mask: Tensor | None,
         wanted: slice,
+        run: Run,
         past: Past | None = None,
         keep: bool = False,
     ) -> tuple[Tensor, Past]:
@@ -159,32 +165,33 @@ class LlamaStack(nn.Module):
             positions_NS: of the tokens; one row where all are alike.
             mask: bool ``[N or 1, 1, S or 1, keys]``, which keys a query sees; None: all.
             wanted: positions.
+            run: makes a kernel of an element-wise function.
             past: keys and values of earlier tokens.
             keep: return keys and values.
         """
-        turn, kept, delta = self.turn(positions_NS), [], None
+        rows, delta_RD, kept = len(x_NSD), None, []
+        turn = self.turn(positions_NS.expand(x_NSD.shape[:2]))
+        x_RD = x_NSD.flatten(0, 1)
         for number, layer in enumerate(self.layers):
             last = number == len(self.layers) - 1
             arguments = (
-                x_NSD,
-                delta,
+                x_RD,
+                delta_RD,
+                rows,
                 turn,
                 mask,
                 wanted if last else None,
                 past[number] if past is not None else None,
-                self._run,
+                run,
             )
             if self.recompute and torch.is_grad_enabled():
-                x_NSD, delta, both = checkpoint(layer, *arguments, use_reentrant=False)
+                x_RD, delta_RD, both = checkpoint(layer, *arguments, use_reentrant=False)
             else:
-                x_NSD, delta, both = layer(*arguments)
+                x_RD, delta_RD, both = layer(*arguments)
             if keep:
                 kept.append(both)
-        _, out = self._run(kernels.add_rms_norm)(x_NSD, delta, self.norm.weight, self._shape.rms_norm_eps)
-        return out, kept
-
-    def _run(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return kernels.fused(function) if self.fuse and self.norm.weight.is_cuda else function
+        _, out_RD = run(kernels.add_rms_norm)(x_RD, delta_RD, self.norm.weight, self._shape.rms_norm_eps)
+        return out_RD.unflatten(0, (rows, -1)), kept
 
 
 class LanguageModel(nn.Module):

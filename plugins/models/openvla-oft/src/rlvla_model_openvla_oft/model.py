@@ -23,6 +23,7 @@ from rlvla.noise import Noise
 from rlvla.specs import AlgorithmSpec, SimulatorSpec
 from rlvla_model_openvla_oft import OpenVlaOftConfig, adapters, files, spec_of, tokens
 from rlvla_model_openvla_oft.actions import ActionCodec, value_of
+from rlvla_model_openvla_oft.graphs import Graphs
 from rlvla_model_openvla_oft.header import Header, Statistics, read_header
 from rlvla_model_openvla_oft.heads import fresh_
 from rlvla_model_openvla_oft.hub import located, revision_of
@@ -30,6 +31,7 @@ from rlvla_model_openvla_oft.linear import without_adapters
 from rlvla_model_openvla_oft.network import Layout, Network, Words
 from rlvla_model_openvla_oft.pictures import Pictures
 from rlvla_model_openvla_oft.prompts import Prompts
+from rlvla_model_openvla_oft.tiny import randomise_
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class OpenVlaOftModel(Model):
         self._read_base()
         self._read_heads(generator)
         self._tune(generator)
+        self._graphs = Graphs(self._forward)
         self._keeps_vision = config.keep_vision and not any(
             one.requires_grad for part in self._vision() for one in part.parameters()
         )
@@ -93,15 +96,19 @@ class OpenVlaOftModel(Model):
 
     def _read_base(self) -> None:
         """Take the vision-language model's weights, in ``config.dtype``."""
-        header = self.header.base or self.header
-        found = files.read_shards(header)
-        self._stored_values = {name: found.pop(name) for name in list(found) if name.startswith("value_head.")}
-        wanted = {name: one for name, one in self.network.state_dict().items() if not name.startswith(_BESIDE)}
-        files.compare(header.folder, wanted, found)
+        header, network = self.header.base or self.header, self.network
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[self.config.dtype]
-        self.network.load_state_dict({name: one.to(dtype) for name, one in found.items()}, strict=False, assign=True)
-        self.network.dtype = dtype
-        self.network.language_model.model.fuse = self.config.fuse
+        self._stored_values: dict[str, Tensor] = {}
+        if header.random_seed is not None:
+            draw_(network, dtype, header.random_seed)
+        else:
+            found = files.read_shards(header)
+            self._stored_values = {name: found.pop(name) for name in list(found) if name.startswith("value_head.")}
+            wanted = {name: one for name, one in network.state_dict().items() if not name.startswith(_BESIDE)}
+            files.compare(header.folder, wanted, found)
+            network.load_state_dict({name: one.to(dtype) for name, one in found.items()}, strict=False, assign=True)
+        network.dtype = dtype
+        self.network.fuse = self.config.fuse
         self.network.language_model.model.recompute = self.config.recompute
 
     def _read_heads(self, generator: torch.Generator) -> None:
@@ -185,31 +192,39 @@ class OpenVlaOftModel(Model):
         return TensorDict(inputs, batch_size=[len(ids_NP)])
 
     def act(self, inputs: TensorDict, noise: Noise, greedy: bool = False) -> Action:
+        layout = self.network.layout
         with _own_precision(self.codec.low.device):
-            seen = self.network.see(inputs["pictures"])
-            words: Words = (seen, inputs["ids"], inputs.get("there", None), inputs.get("state", None))
-            if self.network.layout.causal:
-                chosen, features = self._one_by_one(words, noise, greedy)
+            if layout.causal:
+                chosen, seen, value = self._one_by_one(inputs, noise, greedy)
             else:
-                features = self.network(*words)
-                pick = self._gaussian if self.network.layout.l1 else self._tokens
-                chosen = pick(features, noise, greedy)
+                words = (inputs["pictures"], inputs["ids"], inputs.get("there", None), inputs.get("state", None))
+                by_graph = self.config.graphs and inputs["ids"].is_cuda and not torch.is_grad_enabled()
+                seen, read, value = (self._graphs if by_graph else self._forward)(*words)
+                chosen = (self._gaussian if layout.l1 else self._tokens)(read, noise, greedy)
             if self._keeps_vision:
                 chosen["replay"]["vision"] = seen
             return Action(
                 actions=self.codec(chosen["normalised"]),
                 logp=chosen["logp"],
-                value=self.network.values(features),
+                value=value,
                 replay=TensorDict(chosen["replay"], batch_size=[len(seen)]),
                 batch_size=[len(seen)],
             )
 
-    def _tokens(self, features_NTD: Tensor, noise: Noise, greedy: bool) -> dict[str, Any]:
+    def _forward(
+        self, pictures: Tensor, ids_NP: Tensor, there_NP: Tensor | None, state: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens of the pictures, what the chunk is chosen from (logits, or the L1 head's actions), and values."""
+        seen = self.network.see(pictures)
+        features_NTD = self.network(seen, ids_NP, there_NP, state)
+        read = self.network.continuous if self.network.layout.l1 else self.network.logits
+        return seen, read(features_NTD), self.network.values(features_NTD)
+
+    def _tokens(self, logits_NTB: Tensor, noise: Noise, greedy: bool) -> dict[str, Any]:
         """Choose all tokens of a chunk."""
         shape = (self.network.layout.horizon, self.network.layout.action_dim)
         uniform_NT = None if greedy else noise.uniform(*shape).flatten(1)
-        token_NT, logp_NT, support = self._draw(self.network.logits(features_NTD), uniform_NT)
-        return self._of_tokens(token_NT, logp_NT, support)
+        return self._of_tokens(*self._draw(logits_NTB, uniform_NT))
 
     def _draw(self, logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return tokens (the likeliest without noise), their log-probs, and which could be chosen."""
@@ -227,8 +242,8 @@ class OpenVlaOftModel(Model):
             replay["support"] = support
         return {"normalised": value_of(token_NHA), "logp": logp_NT.unflatten(1, shape), "replay": replay}
 
-    def _one_by_one(self, words: Words, noise: Noise, greedy: bool) -> tuple[dict[str, Any], Tensor]:
-        """Choose the tokens of one action, each after those before it."""
+    def _one_by_one(self, inputs: TensorDict, noise: Noise, greedy: bool) -> tuple[dict[str, Any], Tensor, Tensor]:
+        """Choose the tokens of one action, each after those before it; returns them, tokens of the pictures, and values."""
         uniform_NT = None if greedy else noise.uniform(1, self.network.layout.action_dim).flatten(1)
         drawn: list[tuple[Tensor, Tensor, Tensor | None]] = []
 
@@ -237,14 +252,19 @@ class OpenVlaOftModel(Model):
             drawn.append(self._draw(self.network.logits(features), uniform))
             return drawn[-1][0][:, 0]
 
+        words = self._words(inputs, self.network.see(inputs["pictures"]))
         features = self.network.roll(*words, choose)
-        token_NT, logp_NT = (torch.cat([one[part] for one in drawn], 1) for part in (0, 1))  # type: ignore[misc]
+        token_NT, logp_NT = torch.cat([one[0] for one in drawn], 1), torch.cat([one[1] for one in drawn], 1)
         supports = [one[2] for one in drawn if one[2] is not None]
-        return self._of_tokens(token_NT, logp_NT, torch.cat(supports, 1) if supports else None), features
+        chosen = self._of_tokens(token_NT, logp_NT, torch.cat(supports, 1) if supports else None)
+        return chosen, words[0], self.network.values(features)
 
-    def _gaussian(self, features_NTD: Tensor, noise: Noise, greedy: bool) -> dict[str, Any]:
+    @staticmethod
+    def _words(inputs: TensorDict, seen: Tensor) -> Words:
+        return seen, inputs["ids"], inputs.get("there", None), inputs.get("state", None)
+
+    def _gaussian(self, mean_NHA: Tensor, noise: Noise, greedy: bool) -> dict[str, Any]:
         """Choose a chunk around the L1 head's."""
-        mean_NHA = self.network.continuous(features_NTD)
         std_A = self._std()
         normal_NHA = torch.zeros_like(mean_NHA) if greedy else noise.normal(*mean_NHA.shape[1:])
         chosen_NHA = mean_NHA + std_A * normal_NHA
@@ -275,9 +295,7 @@ class OpenVlaOftModel(Model):
 
     def _features(self, inputs: TensorDict, replay: TensorDict) -> Tensor:
         seen = replay.get("vision", None)
-        if seen is None:
-            seen = self.network.see(inputs["pictures"])
-        words: Words = (seen, inputs["ids"], inputs.get("there", None), inputs.get("state", None))
+        words = self._words(inputs, self.network.see(inputs["pictures"]) if seen is None else seen)
         if self.network.layout.causal:
             return self.network.follow(*words, replay["tokens"].flatten(1))
         return self.network(*words)  # type: ignore[no-any-return]
@@ -288,7 +306,8 @@ class OpenVlaOftModel(Model):
             return self.network.values(self._features(inputs, none))
 
     def weights_changed(self, version: int) -> None:
-        self.network.pack()  # an acting copy of trained weights has each in memory of its own
+        if self.network.pack():  # an acting copy of trained weights has each in memory of its own
+            self._graphs.clear()
 
     def reference(self) -> AbstractContextManager[None] | None:
         started_without = self._lora is not None and self.header.adapter is None
@@ -382,6 +401,15 @@ class OpenVlaOftModel(Model):
             "statistics": self.statistics.key,
             "files": {file.name: file.stat().st_size for file in base.shards},
         }
+
+
+def draw_(network: Network, dtype: torch.dtype, seed: int) -> None:
+    """Make weights up, on a GPU where there is one: what speed and memory are measured with."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    parts = (*network.vision_backbone.children(), network.projector, network.language_model)
+    for part in parts:
+        part.to(dtype).to_empty(device=device)
+        randomise_(part, torch.Generator(device).manual_seed(seed))
 
 
 _HALF_LOG_2_PI_E = 1.4189385332046727

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlvla_model_openvla_oft import kernels
 from rlvla_model_openvla_oft.header import BINS, Header
 from rlvla_model_openvla_oft.heads import L1Head, ProprioProjector, ValueHead
 from rlvla_model_openvla_oft.linear import project
@@ -75,15 +76,21 @@ class Network(nn.Module):
         self._rows = slice(header.last_action_id - BINS, header.last_action_id)
         self.dtype = torch.float32
         """Of all products."""
+        self.fuse = True
+        """Compile element-wise parts where this is a GPU."""
 
     def dead(self) -> list[nn.Parameter]:
         """Return parameters that nothing computed depends on: stored in every checkpoint, never trained."""
         head = [self.language_model.lm_head] if self.layout.l1 else []
         return [one for module in (*self.vision_backbone.dead(), *head) for one in module.parameters()]
 
-    def pack(self) -> None:
-        """Put weights that are multiplied together beside each other in memory."""
-        self.language_model.model.pack()
+    def pack(self) -> bool:
+        """Put weights that are multiplied together beside each other in memory; says whether any moved."""
+        return self.language_model.model.pack()
+
+    def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an element-wise function as it is, or compiled."""
+        return kernels.fused(function) if self.fuse and self.language_model.model.norm.weight.is_cuda else function
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -96,7 +103,7 @@ class Network(nn.Module):
         """Return the tokens of uint8 pictures, ``[N, I, D]``: all cameras and rows in one batch."""
         device = pictures_NM3HW.device
         means, stds = (torch.tensor(one, device=device)[:, :, None, None] for one in (_MEANS, _STDS))
-        features = self.vision_backbone(pictures_NM3HW.flatten(0, 1), self.dtype, means, stds)
+        features = self.vision_backbone(pictures_NM3HW.flatten(0, 1), self.dtype, means, stds, self.run)
         return self.projector(features).unflatten(0, pictures_NM3HW.shape[:2]).flatten(1, 2)  # type: ignore[no-any-return]
 
     def _prefix(self, seen_NID: Tensor, ids_NP: Tensor, state_NS: Tensor | None) -> Tensor:
@@ -137,7 +144,7 @@ class Network(nn.Module):
         mask = there_NS[:, None, None] if there_NS is not None else None
         first = prefix.shape[1] - 1
         positions = self._positions(there_NS, x.shape[1], x.device)
-        features, _ = self.language_model.model(x, positions, mask, slice(first, first + slots))
+        features, _ = self.language_model.model(x, positions, mask, slice(first, first + slots), self.run)
         return features  # type: ignore[no-any-return]
 
     def follow(
@@ -175,7 +182,7 @@ class Network(nn.Module):
                 there_NS = torch.cat([there_NS, there_NS.new_ones(len(there_NS), 1)], 1)
             mask = there_NS[:, None, None] if there_NS is not None else None
             x = self._words(token_N[:, None] + self._rows.start)
-            features, past = self.language_model.model(x, position, mask, slice(0, 1), past, keep=True)
+            features, past = self.language_model.model(x, position, mask, slice(0, 1), self.run, past, keep=True)
         return first
 
     def _causal(
@@ -196,7 +203,7 @@ class Network(nn.Module):
             mask = mask & there_NS[:, None, None]
         positions = self._positions(there_NS, x.shape[1], x.device)
         wanted = slice(prefix.shape[1] - 1, x.shape[1])
-        features, past = self.language_model.model(x, positions, mask, wanted, keep=keep)
+        features, past = self.language_model.model(x, positions, mask, wanted, self.run, keep=keep)
         return features, past, positions[:, -1:], there_NS
 
     # ---- what comes out -----------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ def write(
     data_sets: Sequence[str] = ("tiny",),
     heads: bool = False,
     seed: int = 0,
+    weights: bool = True,
 ) -> Path:
     """Write a checkpoint of some 4 million parameters, nearly all of them the vocabulary's; returns its folder.
 
@@ -53,6 +54,8 @@ def write(
         data_sets: names in the statistics.
         heads: L1 action head and proprio projector too.
         seed: of the weights.
+        weights: False: none are written; the model draws them itself, on its GPU. With ``llama=LlamaShape(vocab_size=32064),
+            dino=DINO, siglip=SIGLIP, image_size=224`` that is the full size.
     """
     folder.mkdir(parents=True, exist_ok=True)
     llama = llama or LlamaShape(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
@@ -62,22 +65,26 @@ def write(
     _write_json(folder / "dataset_statistics.json", statistics)
     _write_json(folder / "preprocessor_config.json", {"input_sizes": [[3, image_size, image_size]] * 2})
     _write_tokenizer(folder)
+    if not weights:
+        config = json.loads((folder / "config.json").read_text())
+        _write_json(folder / "config.json", {**config, "rlvla_random": seed})
+        return folder
     layout = Layout(action_dim, 1, l1=heads, state_dim=state_dim if heads else 0)
     network = Network(read_header(folder), layout)
     randomise_(network, torch.Generator().manual_seed(seed))
-    weights = {name: one.bfloat16() for name, one in network.state_dict().items()}
+    made = {name: one.bfloat16() for name, one in network.state_dict().items()}
     for kind in ("action_head", "proprio_projector"):
-        part = {name: weights.pop(name) for name in list(weights) if name.startswith(f"{kind}.")}
+        part = {name: made.pop(name) for name in list(made) if name.startswith(f"{kind}.")}
         if part:
             torch.save(
                 {name.removeprefix(f"{kind}."): one for name, one in part.items()}, folder / f"{kind}--7_checkpoint.pt"
             )
-    names = list(weights)
+    names = list(made)
     halves = (names[: len(names) // 2], names[len(names) // 2 :])
     weight_map: dict[str, str] = {}
     for number, half in enumerate(halves, 1):
         file = f"model-{number:05}-of-00002.safetensors"
-        files._write({name: weights[name] for name in half}, folder / file)
+        files._write({name: made[name] for name in half}, folder / file)
         weight_map |= dict.fromkeys(half, file)
     _write_json(folder / files.INDEX, {"metadata": {}, "weight_map": weight_map})
     return folder

@@ -4,19 +4,26 @@ Own modules rather than timm's, because what is used of them is a ViT block; so 
 loading and saving (timm calls layer scale's factor ``gamma``), adapters of several cameras go through one product, and the
 last block, whose output nobody reads, is stored but not computed. They are compared with timm's in the tests.
 
-Letters: N pictures, P patches, D features.
+Letters: N pictures, P patches (and registers), R = N * P, D features.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlvla_model_openvla_oft import kernels
 from rlvla_model_openvla_oft.header import PATCH, TowerShape
 from rlvla_model_openvla_oft.linear import project
 
 _EPS = 1e-6
+Run = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Makes a kernel of an element-wise function."""
 
 
 def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
@@ -25,14 +32,11 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 class LayerScale(nn.Module):
-    """A factor for each feature."""
+    """Holds a factor for each feature."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.scale_factor = nn.Parameter(torch.full((width,), 1e-5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale_factor.to(x.dtype)
 
 
 class Mlp(nn.Module):
@@ -56,27 +60,48 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = project(x, self.qkv).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return project(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2), self.proj)
+    def forward(self, x_RD: Tensor, pictures: int) -> Tensor:
+        qkv = project(x_RD, self.qkv).unflatten(0, (pictures, -1)).unflatten(-1, (3, self.heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v)
+        return project(attended.transpose(1, 2).flatten(2).flatten(0, 1), self.proj)
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block."""
+    """A pre-norm transformer block. It takes normed features, so that adding and the norm after it are one kernel."""
 
     def __init__(self, shape: TowerShape, layer_scale: bool) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(shape.width, eps=_EPS)
         self.attn = Attention(shape.width, shape.heads)
-        self.ls1 = LayerScale(shape.width) if layer_scale else nn.Identity()
         self.norm2 = nn.LayerNorm(shape.width, eps=_EPS)
         self.mlp = Mlp(shape.width, shape.mlp)
-        self.ls2 = LayerScale(shape.width) if layer_scale else nn.Identity()
+        if layer_scale:
+            self.ls1 = LayerScale(shape.width)
+            self.ls2 = LayerScale(shape.width)
+        self._scaled = layer_scale
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.ls1(self.attn(layer_norm(x, self.norm1)))
-        added: Tensor = self.ls2(self.mlp(layer_norm(x, self.norm2)))
-        return x + added
+    def scales(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return layer scale's factors after attention and after the MLP."""
+        return (self.ls1.scale_factor, self.ls2.scale_factor) if self._scaled else (None, None)
+
+    def forward(
+        self, x_RD: Tensor, normed_RD: Tensor, pictures: int, after: nn.LayerNorm, run: Run
+    ) -> tuple[Tensor, Tensor]:
+        """Return the residual stream, and its norm for the next block.
+
+        Args:
+            x_RD: patches of all pictures, one picture after another.
+            normed_RD: their norm by ``norm1``.
+            pictures: N.
+            after: norm that follows.
+            run: makes a kernel of an element-wise function.
+        """
+        add, (first, second) = run(kernels.add_layer_norm), self.scales()
+        attended = self.attn(normed_RD, pictures)
+        x_RD, normed_RD = add(x_RD, attended, first, self.norm2.weight, self.norm2.bias, _EPS)
+        x_RD, normed_RD = add(x_RD, self.mlp(normed_RD), second, after.weight, after.bias, _EPS)
+        return x_RD, normed_RD
 
 
 class PatchEmbedding(nn.Module):
@@ -135,15 +160,22 @@ class Tower(nn.Module):
         """Return what is stored and never computed."""
         return [self.blocks[-1], self.norm, *([] if self._registers else [self.attn_pool])]
 
-    def forward(self, pictures_N3HW: Tensor) -> Tensor:
-        """Return ``[N, P, D]``."""
+    def forward(self, pictures_N3HW: Tensor, run: Run = lambda function: function) -> Tensor:
+        """Return ``[N, P, D]``.
+
+        Args:
+            pictures_N3HW: normalised, in the dtype of all products.
+            run: makes a kernel of an element-wise function.
+        """
         x: Tensor = self.patch_embed(pictures_N3HW) + self.pos_embed.to(pictures_N3HW.dtype)
         if self._registers:
             prefix = torch.cat([self.cls_token, self.reg_token], 1).to(x.dtype)
             x = torch.cat([prefix.expand(len(x), -1, -1), x], 1)
-        for block in self.blocks[:-1]:
-            x = block(x)
-        return x[:, 5:] if self._registers else x
+        pictures, x_RD = len(x), x.flatten(0, 1)
+        normed_RD: Tensor = layer_norm(x_RD, self.blocks[0].norm1)  # type: ignore[arg-type]
+        for block, following in itertools.pairwise(self.blocks):
+            x_RD, normed_RD = block(x_RD, normed_RD, pictures, following.norm1, run)
+        return x_RD.unflatten(0, (pictures, -1))[:, 5 if self._registers else 0 :]
 
 
 class VisionBackbone(nn.Module):
@@ -160,7 +192,7 @@ class VisionBackbone(nn.Module):
         """Return what is stored and never computed."""
         return [*self.featurizer.dead(), *self.fused_featurizer.dead()]
 
-    def forward(self, pictures_N3HW: Tensor, dtype: torch.dtype, means: Tensor, stds: Tensor) -> Tensor:
+    def forward(self, pictures_N3HW: Tensor, dtype: torch.dtype, means: Tensor, stds: Tensor, run: Run) -> Tensor:
         """Return ``[N, P, both towers' D]``.
 
         Args:
@@ -168,10 +200,11 @@ class VisionBackbone(nn.Module):
             dtype: of all products.
             means: ``[2, 3, 1, 1]``, of each tower, for pictures in [0, 1].
             stds: likewise.
+            run: makes a kernel of an element-wise function.
         """
         scaled = pictures_N3HW.float() / 255
         towers = (self.featurizer, self.fused_featurizer)
-        return torch.cat([tower(((scaled - means[i]) / stds[i]).to(dtype)) for i, tower in enumerate(towers)], -1)
+        return torch.cat([tower(((scaled - means[i]) / stds[i]).to(dtype), run) for i, tower in enumerate(towers)], -1)
 
 
 class Projector(nn.Module):
