@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -30,11 +31,15 @@ def located(path: str, *, headers_only: bool = False) -> Path:
         raise CheckpointError(
             f"model.path: {path}: no such folder; wanted one, or 'org/name@revision' on the model hub"
         )
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
     try:
         found = snapshot_download(
-            named["repository"], revision=named["revision"], allow_patterns=_HEADERS if headers_only else _WHOLE
+            named["repository"],
+            revision=named["revision"],
+            allow_patterns=_HEADERS if headers_only else _WHOLE,
+            cache_dir=constants.HF_HUB_CACHE,
+            endpoint=os.environ.get("HF_ENDPOINT"),
         )
     except Exception as error:  # the library's errors, its HTTP library's, and the system's
         raise CheckpointError(
