@@ -19,7 +19,7 @@ from rlvla_model_openvla_oft.__main__ import main as command
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SIM = {"use": "libero", "suite": "libero_spatial", "num_envs": 2, "image_size": 64, "max_episode_steps": 8}
-QUIET = {"without": ["tensorboard", "display"], "device": "cpu", "slots": 2}
+QUIET = {"without": ["tensorboard", "display"], "device": "cpu", "slots": 1}
 ALGO = {"use": "grpo", "ratio_level": "token", "group_size": 2, "groups_per_step": 1}
 
 
