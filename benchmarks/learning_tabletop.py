@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import rlvla
+from rlvla.configs import overridden
 from rlvla.demonstrations import record
-from rlvla.run import merged
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
@@ -100,19 +100,19 @@ def run(cell: str, seed: int, folder: Path) -> dict[str, Any]:
     example, changes = CELLS[cell]
     recipe = runpy.run_path(str(EXAMPLES / example))["recipe"]()
     for change in changes:
-        recipe = merged(recipe, change)
+        recipe = overridden(recipe, change)
     options = {"threads": 1, "slots": 1, "seed": seed, "name": f"{cell}-{seed}", "directory": str(folder)}
-    recipe = merged(recipe, {"run": {**options, "without": ("display", "tensorboard")}})
+    recipe = overridden(recipe, {"run": {**options, "without": ("display", "tensorboard")}})
     start: dict[str, Any] = {}
     if cell.startswith("bc"):
         path = folder / f"demonstrations-{seed}"
         record(sim="tabletop", episodes=DEMONSTRATIONS[cell], noise=NOISE, seed=seed, path=path)
-        recipe = merged(recipe, {"algo": {"path": str(path)}})
+        recipe = overridden(recipe, {"algo": {"path": str(path)}})
     elif cell.startswith("grpo") and not cell.endswith("-scratch"):
         cloned = "bc-64" if cell.endswith("-64") else "bc"
         start = run(cloned, seed, folder)
         last = max((folder / f"{cloned}-{seed}" / "checkpoints").iterdir())
-        recipe = merged(recipe, {"model": {"path": str(last / "model")}})
+        recipe = overridden(recipe, {"model": {"path": str(last / "model")}})
     curve, before = Curve(), _cpu_seconds()
     with rlvla.build(**recipe, listeners=[curve]) as one:
         one.train()

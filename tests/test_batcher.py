@@ -19,7 +19,7 @@ class Generator:
     def __init__(self, call=0.0, row=1.0):
         self.call, self.row, self.batches = call, row, []
 
-    async def __call__(self, slots):
+    async def __call__(self, slots, generator=0):
         began = asyncio.get_running_loop().time()
         self.batches.append((began, [one.number for one in slots]))
         await asyncio.sleep(self.call + self.row * sum(len(one.working()) for one in slots))
@@ -71,7 +71,7 @@ def test_a_cancelled_request_leaves_the_queue():
 
 
 def test_an_error_reaches_everyone_in_the_batch():
-    async def fail(slots):
+    async def fail(slots, generator):
         raise ValueError("no chunk")
 
     async def main():

@@ -60,7 +60,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
         episodes = tuple(EvalEpisode(n, n % 2, f"task_{n % 2}", None, n, n < 3, n < 2, 10, 1.0) for n in range(4))
         return EvalResults(episodes, {"greedy": True}, policy_version=7, seconds=1.5)
 
-    module.build_from = lambda config: keep(FakeRun(config))  # type: ignore[attr-defined]
+    module.build_from = lambda config, fit=False: keep(FakeRun(config))  # type: ignore[attr-defined]
     module.resume = lambda path, overrides=None: keep(FakeRun((path, overrides)))  # type: ignore[attr-defined]
     module.evaluate = evaluate  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "rlvla.run", module)

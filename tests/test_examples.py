@@ -9,7 +9,7 @@ import pytest
 
 from rlvla import configs
 from rlvla.checks import check
-from rlvla.run import merged
+from rlvla.configs import overridden
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(ROOT.glob("examples/tiny_tabletop_*.py"))
@@ -36,7 +36,7 @@ def test_cells_of_the_learning_benchmark_fit_and_differ():
     for name, (example, changes) in module.CELLS.items():
         recipe = runpy.run_path(str(ROOT / "examples" / example))["recipe"]()
         for change in changes:
-            recipe = merged(recipe, change)
+            recipe = overridden(recipe, change)
         config = configs.read(recipe)
         specs = check(config)
         assert config.algo.name == name.partition("-")[0]
@@ -53,7 +53,7 @@ def test_the_token_recipe_is_the_benchmarks_cell():
     _, changes = module.CELLS["ppo-token"]
     recipe = runpy.run_path(str(ROOT / "examples/tiny_tabletop_ppo_sync_cpu.py"))["recipe"]()
     for change in changes:
-        recipe = merged(recipe, change)
+        recipe = overridden(recipe, change)
     shown = runpy.run_path(str(ROOT / "examples/tiny_tabletop_ppo_token_sync_cpu.py"))["recipe"]()
     del recipe["algo"]["target_kl"]  # of a chunk; never reached by a token
     assert recipe == shown

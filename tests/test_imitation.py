@@ -72,7 +72,7 @@ def test_a_linear_policy_learns_the_expert_from_demonstrations(tmp_path, demos):
 def test_nothing_is_rolled_out(tmp_path, demos, monkeypatch):
     from rlvla import engine
 
-    monkeypatch.setattr(engine.Engine, "_starter", lambda *_: pytest.fail("a simulator was started"))
+    monkeypatch.setattr(engine.Engine, "_make_slots", lambda *_: pytest.fail("a simulator was started"))
     with build(tmp_path, demos) as run:
         assert "nothing is rolled out" in run.plan()
         run.train()

@@ -18,6 +18,7 @@ ON_POLICY = {
     "sync": "sync",
     "async-rollout": "async-rollout",
     "full-async-0": {"use": "full-async", "max_staleness": 0},
+    "hybrid": "hybrid",
 }
 TIMED = ("time", "env_steps_per_second", "rollout/generator_batch")
 
@@ -53,7 +54,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("algo", [PPO, GRPO, REFILLED], ids=["windows", "groups", "filtered"])
 def test_on_policy_schedulers_give_the_same_bits(tmp_path, sim, algo):
     """Weights, and every metric but times, whatever the number of slots."""
-    slots = {"sync": (2,), "async-rollout": (5, 3), "full-async-0": (4,)}
+    slots = {"sync": (2,), "async-rollout": (5, 3), "full-async-0": (4,), "hybrid": (4,)}
     wanted = None
     for name, scheduler in ON_POLICY.items():
         for count in slots[name]:
@@ -115,6 +116,50 @@ def test_staleness_beyond_the_algorithms_is_refused(tmp_path):
         build(tmp_path, "run", {"use": "full-async", "max_staleness": -1}, PPO)
     with pytest.raises(ConfigError, match=r"run\.batch_rows: got 6, wanted at most sim\.num_envs \(5\)"):
         build(tmp_path, "run", "sync", PPO, batch_rows=6)
+
+
+@pytest.mark.parametrize(
+    ("sim", "scheduler", "run", "says", "fitted"),
+    [
+        ({}, "sync", {"slots": 9}, "run.slots: 5 (changes speed)", {"slots": 5}),
+        ({}, "sync", {"slots": 3, "batch_rows": 6}, "run.batch_rows: 5 (changes speed)", {"batch_rows": 5}),
+        ({}, {"use": "hybrid", "stages": 6}, {"slots": None}, "scheduler.stages: 5 (changes speed)", {"scheduler": 5}),
+        ({}, {"use": "hybrid", "stages": 3}, {"slots": 2}, "run.slots: 3 (changes speed)", {"slots": 3}),
+        (
+            {"batched": True},
+            "hybrid",
+            {"device": "auto"},
+            "scheduler.use: async-rollout",
+            {"scheduler": "async-rollout"},
+        ),
+    ],
+)
+def test_what_does_not_fit_says_what_would(tmp_path, monkeypatch, sim, scheduler, run, says, fitted):
+    monkeypatch.setattr("rlvla.checks.visible_gpus", lambda: 1)
+    choice = {"sim": {"use": "fake", "num_envs": 5, **sim}, "model": "fake", "algo": PPO, "scheduler": scheduler}
+    options = {"directory": str(tmp_path), "device": "cpu", **run}
+    with pytest.raises(ConfigError) as caught:
+        rlvla.build(**choice, run=options)
+    assert says in str(caught.value)
+    made = rlvla.build(**choice, run=options, fit=True).config
+    for name, value in fitted.items():
+        if name == "scheduler":
+            assert value in (made.scheduler.name, getattr(made.scheduler.config, "stages", None))
+        else:
+            assert getattr(made.run, name) == value
+
+
+def test_what_no_size_mends_stays_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="lower the scheduler's staleness") as caught:
+        rlvla.build(
+            sim={"use": "fake", "num_envs": 5},
+            model="fake",
+            algo=PPO,
+            scheduler={"use": "full-async", "max_staleness": 2},
+            run={"slots": 9},
+            fit=True,
+        )
+    assert "run.slots" not in str(caught.value)
 
 
 def test_a_scheduler_that_overlaps_gets_slots_to_overlap(tmp_path):

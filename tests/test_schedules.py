@@ -18,8 +18,12 @@ SCHEDULERS = {
     "full-async-0": ("full-async", {"max_staleness": 0}),
     "full-async": ("full-async", {}),
     "full-async-3": ("full-async", {"max_staleness": 3}),
+    "hybrid": ("hybrid", {}),
+    "hybrid-1": ("hybrid", {"stages": 1}),
+    "hybrid-2": ("hybrid", {"stages": 2}),
+    "hybrid-4": ("hybrid", {"stages": 4}),
 }
-BOUNDS = {"sync": 0, "async-rollout": 0, "full-async-0": 0, "full-async": 1, "full-async-3": 3}
+BOUNDS = {name: {"full-async": 1, "full-async-3": 3}.get(name, 0) for name in SCHEDULERS}
 
 
 def scheduler(name):
@@ -48,6 +52,20 @@ HOLDING_BACK = World(  # a call of the generator costs 4 s whatever is in it
     ),
     episode=lambda slot, number: 1000,
 )
+ONE_DEVICE = World(  # windows of 2 chunks; a row costs the generator 1 s; four slots share a device, 1 s each
+    slots=(1, 1, 1, 1),
+    on=lambda kind, number: [("device-0", 1.0)] if kind == "simulator" else [],
+    units_per_step=4,
+    steps=1,
+    episode=lambda slot, number: 1000,
+)
+TWO_DEVICES = World(
+    **{
+        **vars(ONE_DEVICE),
+        "on": lambda kind, number: [(f"device-{number % 2}", 1.0)] if kind == "simulator" else [],
+        "generators": 2,
+    }
+)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +91,21 @@ HOLDING_BACK = World(  # a call of the generator costs 4 s whatever is in it
         # at 10; 10-14 both; slot 1's last chunk 16-20 and 20-22; training
         (HOLDING_BACK, "async-rollout", 23.0),
         (HOLDING_BACK, "full-async", 23.0),
+        # one stage: 2 x (batch of four 4 + device 4) + training 4
+        (ONE_DEVICE, "sync", 20.0),
+        (ONE_DEVICE, "hybrid-1", 20.0),
+        # stages of two: the generator is busy 0-8, each stage's 2 s on the device beside the other's call; the last 8-10
+        (ONE_DEVICE, "hybrid-2", 14.0),
+        (ONE_DEVICE, "hybrid", 14.0),
+        # stages of one: the generator is busy 0-8, the last chunk 8-9
+        (ONE_DEVICE, "hybrid-4", 13.0),
+        # each device and each generator has two slots: 2 x (2 + 2) + 4
+        (TWO_DEVICES, "sync", 12.0),
+        (TWO_DEVICES, "hybrid-1", 12.0),
+        # each generator alternates between two slots: busy 0-4, the last chunk 4-5
+        (TWO_DEVICES, "hybrid-2", 9.0),
+        # snapshot and offer at the start of each rollout: 3 x 3 more than without
+        (PUBLISHING, "hybrid", 36.0),
     ],
 )
 def test_makespans_by_hand(world, name, seconds):
@@ -81,6 +114,36 @@ def test_makespans_by_hand(world, name, seconds):
 
 def test_the_batcher_holds_back_only_where_it_pays():
     assert play(scheduler("async-rollout"), HOLDING_BACK).batches == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "row", "simulate", "shared", "batches"),
+    [
+        (3.0, 0.1, 1.0, True, [2, 2]),  # rounds of 7.4 in one stage, max(6.4, 4, 5.2) in two, 12.4 in four
+        (3.0, 0.1, 0.1, True, [4]),  # 3.8, 6.4, 12.4
+        (0.0, 1.0, 1.0, True, [2, 2]),  # 8, max(4, 4, 4), max(4, 4, 2): more than two bring nothing
+        (0.0, 1.0, 4.0, False, [1, 1, 1, 1]),  # each on a core of its own: 8, 2 + 4, 1 + 4
+    ],
+)
+def test_stages_are_derived_from_what_the_step_before_took(call, row, simulate, shared, batches):
+    world = World(
+        **{
+            **vars(ONE_DEVICE),
+            "steps": 3,
+            "window": 3,
+            "capacities": {"device-0": 1.0 if shared else 4.0},
+            "latency": Latency(simulate=lambda slot, step: simulate, generate_call=call, generate_row=row),
+        }
+    )
+    assert play(scheduler("hybrid"), world).batches[-len(batches) :] == batches
+
+
+def test_idle_generators_share_those_who_wait():
+    """Six slots of one row, three generators: in phase, each takes two."""
+    world = World(slots=(1,) * 6, generators=3, units_per_step=6, steps=1, episode=lambda slot, number: 1000)
+    played = play(scheduler("sync"), world)
+    assert played.batches == [2] * 6
+    assert played.seconds == 2 * (2 + 1) + 4
 
 
 # ---- whatever takes how long -----------------------------------------------------------------------------------------
@@ -97,11 +160,20 @@ def check(name, world):
         kept = [ticket for ticket in range(trained[-1] + 1) if ticket not in world.dropped]
         assert trained == kept, "a unit was lost"
     assert max(played.staleness) <= bound
-    assert played.versions == sorted(played.versions)
+    if world.generators == 1:  # each checks for itself; two take over new weights one after the other
+        assert played.versions == sorted(played.versions)
     assert played.most_outstanding <= (bound + 1) * world.units_per_step
     assert played.state["outstanding"] == []
     assert [one["rollout/units"] for one in played.metrics] == [world.units_per_step] * steps
     return played
+
+
+PLACES = [
+    lambda kind, number: (),
+    lambda kind, number: [("cores", 1.0)] if kind == "simulator" else (),
+    lambda kind, number: [("cores", 1.0)] if kind == "simulator" else [("gpu", 1.0)],
+    lambda kind, number: [(f"gpu-{number % 2}", 0.6)] if kind != "trainer" else [("gpu-0", 0.9), ("gpu-1", 0.9)],
+]
 
 
 @st.composite
@@ -113,9 +185,10 @@ def worlds(draw):
     jitter = [numbers.choice([1.0, 2.0]) if even else numbers.lognormvariate(0, 1) for _ in range(257)]
     lengths = [numbers.choice([1, 1, 2, 3, 5, 12]) for _ in range(101)]
     units = draw(st.integers(1, 7))
+    generators = draw(st.sampled_from([1, 1, 2, 3]))
     rate = draw(st.sampled_from([0.0, 0.25, 0.6]))
     return World(
-        slots=draw(st.lists(st.integers(1, 3), min_size=1, max_size=5)),
+        slots=draw(st.lists(st.integers(1, 3), min_size=generators, max_size=5)),
         unit=draw(st.sampled_from(["window", "group"])),
         window=draw(st.integers(1, 4)),
         group_size=draw(st.integers(2, 4)),
@@ -133,6 +206,11 @@ def worlds(draw):
         episode=lambda slot, number: lengths[(slot * 17 + number) % 101],
         dropped=frozenset(ticket for ticket in range(3000) if numbers.random() < rate),
         budget=draw(st.sampled_from([None, None, 2.0])),
+        generators=generators,
+        nodes=draw(st.sampled_from([1, generators])),
+        on=draw(st.sampled_from(PLACES)),
+        capacities={"cores": 2.0},
+        controller_s=draw(st.sampled_from([0.0, 0.0, 0.2])),
         batch_rows=draw(st.sampled_from([None, None, 1, 2, 4])),
         evaluate_every=draw(st.sampled_from([0, 0, 2])),
     )
@@ -149,7 +227,7 @@ def test_nothing_stalls_is_lost_doubled_or_too_old(name, world):
 @given(world=worlds())
 def test_all_schedulers_train_on_the_same_units(world):
     wanted = check("sync", world).tickets
-    for name in ("async-rollout", "full-async-0", "full-async", "full-async-3"):
+    for name in set(SCHEDULERS) - {"sync"}:
         assert check(name, world).tickets == wanted
 
 

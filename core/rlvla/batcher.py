@@ -1,12 +1,15 @@
-"""Merges the requests of several slots into one call of the generator. It cannot stall, and has nothing to tune.
+"""Merges the requests of several slots into one call of a generator. It cannot stall, and has nothing to tune.
 
-A batch is launched when the generator is idle and
+A batch is launched when a generator is idle and
 
 * it is full, or
 * nobody else can arrive, or
 * waiting for whoever is expected next would cost more than it saves.
 
-A call with n rows takes about a + b n seconds (measured, :class:`LatencyCurve`). If the n rows that wait are held back for
+Where several generators are idle, those who wait are dealt out among them: n rows cost each a + b n / idle seconds, and
+idle time is free.
+
+A call with n rows takes about a + b n seconds (measured, :class:`rlvla.latency.LatencyCurve`). If the n rows that wait are held back for
 d seconds until m more arrive, the n lose d + b m, and the m gain a - d: they need not wait for a call that began without
 them. So waiting pays while d < m (a - b n) / (n + m). When that time has passed, the batch is launched whatever happens.
 
@@ -19,39 +22,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from rlvla.latency import LatencyCurve
 from rlvla.rollout import Slot
-
-_FORGET = 0.97
-"""Weight of a measurement when the next one comes."""
-
-
-class LatencyCurve:
-    """Seconds of a call as a + b n, by least squares over recent calls."""
-
-    def __init__(self) -> None:
-        self._calls = 0
-        self._sums = [0.0] * 5
-
-    def add(self, rows: int, seconds: float) -> None:
-        """Count a call; the first one of a run is slow (kernels are chosen, memory is allocated) and is left out."""
-        self._calls += 1
-        if self._calls > 1:
-            new = (1.0, rows, rows * rows, seconds, rows * seconds)
-            self._sums = [_FORGET * old + one for old, one in zip(self._sums, new, strict=True)]
-
-    def fit(self) -> tuple[float, float] | None:
-        """Return a and b, both at least 0; None before the first measurement.
-
-        While all batches had one size, rows are taken to cost nothing: waiting for more then brings other sizes.
-        """
-        weight, n, nn, t, nt = self._sums
-        if not weight:
-            return None
-        spread = weight * nn - n * n
-        if spread <= 1e-6 * weight * nn:
-            return t / weight, 0.0
-        slope = min(max(0.0, (weight * nt - n * t) / spread), t / n)
-        return (t - slope * n) / weight, slope
 
 
 @dataclass
@@ -59,20 +31,27 @@ class _Request:
     slot: Slot
     rows: int
     served: asyncio.Future[None]
+    stage: int | None
+    """Slots that came together and are not to be merged with others; None: with whoever waits."""
 
 
 class Batcher:
-    """A queue before the generator: first come, first served.
+    """A queue before the generators of one machine: first come, first served.
 
     Args:
-        act: chooses chunks for some slots, in one call.
+        act: chooses chunks for some slots, in one call of the generator of that number.
         limit: most rows in a batch; a single slot with more still passes. None: no bound.
+        generators: how many there are.
     """
 
-    def __init__(self, act: Callable[[Sequence[Slot]], Awaitable[None]], limit: int | None = None) -> None:
-        self.curve = LatencyCurve()
+    def __init__(
+        self, act: Callable[[Sequence[Slot], int], Awaitable[None]], limit: int | None = None, generators: int = 1
+    ) -> None:
+        self.curve = LatencyCurve(first=generators)
         self._act = act
         self._limit = limit
+        self._idle = list(range(generators))
+        self._stages = 0
         self._queue: list[_Request] = []
         self._away: dict[int, float] = {}
         """Slots that will come with a request, and since when they are on their way."""
@@ -82,7 +61,7 @@ class Batcher:
         """Mean seconds between a slot's chunk and its next request."""
         self._measured: set[int] = set()
         """Slots that are on their way from a chunk, not from a wait for work."""
-        self._serving: asyncio.Task[None] | None = None
+        self._serving: list[asyncio.Task[None]] = []
         self._looking = False
         self._hold: asyncio.TimerHandle | None = None
         self._held: tuple[int, float] | None = None
@@ -98,10 +77,12 @@ class Batcher:
             self._measured.discard(slot.number)
             self._look()
 
-    async def request(self, slots: Sequence[Slot]) -> None:
-        """Wait until these slots have their next chunk."""
+    async def request(self, slots: Sequence[Slot], alone: bool = False) -> None:
+        """Wait until these slots have their next chunk; ``alone``: in batches that hold nobody else, and at once."""
         loop = asyncio.get_running_loop()
-        requests = [_Request(slot, len(slot.working()), loop.create_future()) for slot in slots]
+        self._stages += 1
+        stage = self._stages if alone else None
+        requests = [_Request(slot, len(slot.working()), loop.create_future(), stage) for slot in slots]
         for one in requests:
             self._arrived(one, loop.time())
         self._queue += requests
@@ -118,8 +99,8 @@ class Batcher:
 
     def abandon(self) -> None:
         """Forget everything under way, after a run that went wrong."""
-        if self._serving is not None:
-            self._serving.cancel()
+        for one in self._serving:
+            one.cancel()
         self._away.clear()
         self._measured.clear()
 
@@ -142,26 +123,43 @@ class Batcher:
         if self._hold is not None:
             self._hold.cancel()
             self._hold = None
-        if self._serving is not None or not self._queue:
-            return
+        while self._idle and self._queue and self._launch(waited):
+            waited = False
+
+    def _launch(self, waited: bool) -> bool:
+        """Launch the next batch, or hold it back and return False."""
         batch, rows = self._next_batch()
-        full = len(batch) < len(self._queue) or (self._limit is not None and rows >= self._limit)
+        full = (
+            len(batch) < len(self._queue)
+            or (self._limit is not None and rows >= self._limit)
+            or batch[0].stage is not None
+        )
         if not full and not waited and (seconds := self._worth_waiting(rows)) > 0:
             until = asyncio.get_running_loop().time() + seconds
             if self._held is not None and self._held[0] == rows:
                 until = min(until, self._held[1])
             self._held = rows, until
             self._hold = asyncio.get_running_loop().call_at(until, self._launch_if_due, True)
-            return
+            return False
         self._held = None
         self._queue = self._queue[len(batch) :]
-        self._serving = asyncio.create_task(self._serve(batch, rows), name="generate")
+        generator = self._idle.pop(0)
+        serving = asyncio.create_task(self._serve(batch, rows, generator), name=f"generate-{generator}")
+        self._serving.append(serving)
+        serving.add_done_callback(self._serving.remove)
+        return True
 
     def _next_batch(self) -> tuple[list[_Request], int]:
+        """Return the requests of the next batch, oldest first: an idle generator's share of those that wait."""
         batch: list[_Request] = []
         rows = 0
+        share = -(-sum(one.rows for one in self._queue) // len(self._idle))
         for one in self._queue:
-            if batch and self._limit is not None and rows + one.rows > self._limit:
+            if batch and (
+                rows >= share
+                or one.stage != batch[0].stage
+                or (self._limit is not None and rows + one.rows > self._limit)
+            ):
                 break
             batch.append(one)
             rows += one.rows
@@ -180,11 +178,11 @@ class Batcher:
         pays = more * (curve[0] - curve[1] * rows) / (rows + more)
         return pays if delay < pays else 0.0
 
-    async def _serve(self, batch: list[_Request], rows: int) -> None:
+    async def _serve(self, batch: list[_Request], rows: int, generator: int) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self._act([one.slot for one in batch])
+            await self._act([one.slot for one in batch], generator)
         except asyncio.CancelledError:
             for one in batch:
                 one.served.cancel()
@@ -202,5 +200,5 @@ class Batcher:
                     self._away[one.slot.number] = now
                     self._measured.add(one.slot.number)
         finally:
-            self._serving = None
+            self._idle = sorted([*self._idle, generator])
             self._look()

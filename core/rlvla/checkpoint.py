@@ -79,9 +79,9 @@ def steps(run_directory: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def prune(run_directory: Path, keep_last: int) -> None:
-    """Remove all but the last ``keep_last`` checkpoints and the best one."""
-    kept = {*steps(run_directory)[-keep_last:], best(run_directory)}
+def prune(run_directory: Path, keep_last: int, also: int | None = None) -> None:
+    """Remove all but the last ``keep_last`` checkpoints, the best one, and that of one more step."""
+    kept = {*steps(run_directory)[-keep_last:], best(run_directory), also}
     for step in steps(run_directory):
         if step not in kept:
             shutil.rmtree(path_of(run_directory, step))

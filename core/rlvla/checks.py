@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvla import demonstration_header
+from rlvla import configs, demonstration_header
 from rlvla.configs import RunConfig, RunOptions
-from rlvla.errors import ConfigError
+from rlvla.devices import usable_cores, visible_gpus
+from rlvla.errors import ConfigError, Fit
 from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
 
 log = logging.getLogger(__name__)
@@ -65,14 +65,8 @@ def check(config: RunConfig) -> Specs:
             f"{' and '.join(taught)}"
         )
     num_envs = environments(config.sim.config)
-    if config.run.slots is not None and config.run.slots > num_envs:
-        problems.append(
-            f"run.slots: got {config.run.slots}, wanted at most sim.num_envs ({num_envs}): a slot holds an environment or more"
-        )
-    if config.run.batch_rows is not None and config.run.batch_rows > num_envs:
-        problems.append(
-            f"run.batch_rows: got {config.run.batch_rows}, wanted at most sim.num_envs ({num_envs}): there are no more rows"
-        )
+    fits = _misfits(config, sim, scheduler, num_envs)
+    problems += [fit.problem for fit in fits]
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
@@ -92,13 +86,13 @@ def check(config: RunConfig) -> Specs:
         algo=algo,
         scheduler=scheduler,
         num_envs=num_envs,
-        slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs, scheduler.min_slots))),
+        slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs, sim, scheduler))),
         units_per_step=algo.units_per_step or max(1, num_envs // algo.group_size),
     )
     if config.eval.weights == "ema" and config.train.ema_decay is None:
         problems.append("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems, fits)
     if config.run.save_every > config.run.steps and config.run.save_every != RunOptions().save_every:
         log.warning(
             "run.save_every (%d) lies beyond the last step (%d): only the end is saved",
@@ -110,6 +104,57 @@ def check(config: RunConfig) -> Specs:
             "run.deterministic promises equal bits on the CPU only; on %s kernels may differ", config.run.device
         )
     return specs
+
+
+def fitted(config: RunConfig) -> RunConfig:
+    """Return a run whose sizes fit, with the changes that an error of :func:`check` announces; they are logged.
+
+    Raises:
+        ConfigError: with what no such change mends.
+    """
+    try:
+        check(config)
+    except ConfigError as error:
+        left = [problem for problem in error.problems if problem not in {fit.problem for fit in error.fits}]
+        if left or not error.fits:
+            raise ConfigError(left or error.problems) from None
+        overrides: dict[str, dict[str, Any]] = {}
+        for fit in error.fits:
+            log.warning("--fit sets %s", fit)
+            section, _, option = fit.option.partition(".")
+            overrides.setdefault(section, {})[option] = fit.value
+        return fitted(configs.read(configs.overridden(config.to_dict(), overrides)))
+    return config
+
+
+def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, num_envs: int) -> list[Fit]:
+    """Return sizes that do not go together, each with the nearest that do."""
+    found = []
+    slots, rows, name = config.run.slots, config.run.batch_rows, config.scheduler.name
+    if slots is not None and slots > num_envs:
+        problem = (
+            f"run.slots: got {slots}, wanted at most sim.num_envs ({num_envs}): a slot holds an environment or more"
+        )
+        found.append(Fit(problem, "run.slots", num_envs, "speed"))
+    if rows is not None and rows > num_envs:
+        problem = f"run.batch_rows: got {rows}, wanted at most sim.num_envs ({num_envs}): there are no more rows"
+        found.append(Fit(problem, "run.batch_rows", num_envs, "speed"))
+    if scheduler.stages > num_envs:
+        problem = f"scheduler.stages: got {scheduler.stages}, wanted at most sim.num_envs ({num_envs})"
+        found.append(Fit(problem, "scheduler.stages", num_envs, "speed"))
+    elif slots is not None and slots < scheduler.stages:
+        problem = f"run.slots: got {slots}, wanted at least scheduler.stages ({scheduler.stages}): a stage holds a slot or more"
+        found.append(Fit(problem, "run.slots", scheduler.stages, "speed"))
+    if scheduler.alternates and sim.device == "gpu" and config.run.device != "cpu" and visible_gpus() == 1:
+        problem = (
+            f"scheduler: {name} alternates between simulators on a GPU and generators on another; got 1 GPU, on which they "
+            "would only wait for each other: take async-rollout, or more GPUs"
+        )
+        found.append(Fit(problem, "scheduler.use", "async-rollout", "speed"))
+    if config.run.runtime == "ray" and config.run.device != "cpu" and visible_gpus():
+        problem = f"run.runtime: 'ray' runs on the CPU alone so far; got run.device {config.run.device!r} and a GPU"
+        found.append(Fit(problem, "run.device", "cpu", "speed"))
+    return found
 
 
 def folders(config: RunConfig, algo: AlgorithmSpec) -> dict[str, str]:
@@ -186,14 +231,14 @@ def environments(config: Any) -> int:
     return int(config.num_envs)
 
 
-def derived_slots(num_envs: int, least: int = 1) -> int:
-    """Return how many worker processes share the environments: one a core, and what the scheduler wants at least."""
-    return min(num_envs, max(usable_cores(), least))
+def derived_slots(num_envs: int, sim: SimulatorSpec, scheduler: SchedulerSpec) -> int:
+    """Return how many slots the environments are split in.
 
-
-def usable_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    As many as the scheduler wants at least; where they run on cores, one a core: each is a worker process. Slots that share
+    a GPU pay the part of its calls that does not shrink with their rows again and again.
+    """
+    on_cores = usable_cores() if sim.device == "cpu" else 1
+    return min(num_envs, max(on_cores, scheduler.min_slots))
 
 
 def split(num_envs: int, slots: int) -> tuple[int, ...]:

@@ -85,6 +85,9 @@ class EvalConfig:
     """Task numbers; None: all that the simulator is configured for."""
     num_envs: Annotated[int, Ge(1)] | None = None
     """Environments; None: as many as in training, at most one an episode. Does not change which episodes are run."""
+    pause: bool = False
+    """Rollouts and training wait while it runs. Else it runs beside them, on pinned weights in a second copy of what is
+    trained, and its result comes some steps later."""
     greedy: bool = True
     """The most likely chunk instead of a sample."""
     weights: Literal["latest", "ema"] = "latest"
@@ -109,6 +112,8 @@ class RunOptions:
     """Of weights, episodes and action noise."""
     deterministic: bool = False
     """Fixed batch shapes and orders: equal bits on the same CPU for equal settings, under every scheduler and runtime."""
+    runtime: Literal["local", "ray"] = "local"
+    """Where actors live: threads of this process, or workers of Ray (extra ``rlvla[ray]``; on the CPU)."""
     device: str = "auto"
     """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
     threads: Annotated[int, Ge(1)] | None = None
@@ -225,6 +230,19 @@ def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> Ru
         raise ConfigError(problems)
     choices = {kind: Choice(plugins[kind], getattr(checked, kind)) for kind in GROUPS}
     return RunConfig(**choices, **{name: getattr(checked, name) for name in SECTIONS})  # type: ignore[arg-type]
+
+
+def overridden(source: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe with some settings changed; another plugin's name drops the options of the old one."""
+    result = dict(source)
+    for section, change in overrides.items():
+        if isinstance(change, str):
+            change = {"use": change}
+        before = result.get(section) or {}
+        if "use" in change and change["use"] != before.get("use"):
+            before = {}
+        result[section] = {**before, **change}
+    return result
 
 
 def read_one(kind: type[T], data: Mapping[str, Any]) -> T:

@@ -8,52 +8,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
-from rlvla import checkpoint, versions
-from rlvla.actors.generator import GeneratorActor
-from rlvla.actors.simulator import Runner, SimulatorActor
-from rlvla.actors.trainer import TrainerActor
-from rlvla.algorithm import Algorithm
-from rlvla.checks import Specs, split, usable_cores
-from rlvla.configs import Choice, EvalConfig, RunConfig, plain, write_file
-from rlvla.errors import ConfigError, RlvlaError, StallError, WorkerDied
-from rlvla.evaluation import EvaluationSink, episodes_of
+from rlvla import checkpoint
+from rlvla.actors import making
+from rlvla.checks import Specs
+from rlvla.configs import EvalConfig, RunConfig, write_file
+from rlvla.errors import RlvlaError, StallError, WorkerDied
+from rlvla.evaluation import Evaluator
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
-from rlvla.model import Model
 from rlvla.results import EvalResults
-from rlvla.rollout import Rollout, Row, Slot
-from rlvla.runtimes.local import LocalHandle
+from rlvla.rollout import Row, Slot
+from rlvla.runtimes import Handle, runtime_of
 from rlvla.scheduler import Scheduler
-from rlvla.seeds import derive
 from rlvla.watch import Watch
-from rlvla.weights import acting_copy
-from rlvla.work import EpisodeFeed, GroupFeed, WindowFeed, Work
-from rlvla.worker import Host, SubprocessSimulator
+from rlvla.work import GroupFeed, WindowFeed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-def device_of(name: str) -> torch.device:
-    """Return the device that ``run.device`` means."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"run.device: got {name!r}, wanted 'auto', 'cpu', 'cuda' or 'cuda:N'") from error
-    there = torch.cuda.device_count()
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= there):
-        raise ConfigError(f"run.device: got {name!r}; this machine has 'cpu' and {there} CUDA devices")
-    return device
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -68,13 +45,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return chosen
 
 
-def make_model(choice: Choice, specs: Specs, seed: int, device: torch.device) -> Model:
-    """Return a model with fresh (or its configured checkpoint's) weights."""
-    generator = torch.Generator().manual_seed(derive(seed, "weights"))
-    model: Model = choice.plugin.load()(choice.config, specs.sim, specs.algo, generator=generator)
-    return model.to(device)
-
-
 class Engine:
     """Actors and controller of one run."""
 
@@ -84,33 +54,31 @@ class Engine:
         self.directory = directory
         self._hooks = hooks
         self._slots: list[Slot] = []
-        self._eval_slots: list[Slot] = []
-        self._handles: list[LocalHandle] = []
+        self._runtime = runtime_of(config.run.runtime)
+        self._learner = making.Learner(config, specs)
+        (self.generator,) = self._runtime.start({"generator": self._learner.generator})
+        (self.trainer,) = self._runtime.start({"trainer": self._learner.trainer})
+        self._second_generator: Handle | None = None
+        """Acts with pinned weights, for evaluations beside training."""
+        self._evaluating: asyncio.Task[None] | None = None
+        self._pinned_step: int | None = None
+        """Whose evaluation is under way: its checkpoint may be the best one."""
         self.simulator_versions: dict[str, str] = {}
-        torch.set_num_threads(config.run.threads or min(8, usable_cores()))
-        device = device_of(config.run.device)
-        model = make_model(config.model, specs, config.run.seed, device)
-        self.model_manifest = dict(model.manifest())
-        self.parameters = sum(one.numel() for one in model.parameters())
-        self.trainable = sum(one.numel() for one in model.trainable().values())
-        algorithm: Algorithm = config.algo.plugin.load()(config.algo.config)
+        self.model_manifest: dict[str, Any] = {}
+        self.parameters = self.trainable = 0
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
-        fixed_rows = specs.num_envs if config.run.deterministic else None
-        self.generator = self._handle(
-            "generator", GeneratorActor(acting_copy(model), fixed_rows, config.train.precision)
-        )
-        self.trainer = self._handle(
-            "trainer", TrainerActor(model, algorithm, config.train, seed=config.run.seed, steps=config.run.steps)
-        )
         kind: type[WindowFeed | GroupFeed] = GroupFeed if specs.algo.unit == "group" else WindowFeed
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
         self._watch = Watch()
+        self._evaluator = Evaluator(
+            config, specs, directory, self._watch, self._open_eval_slots, lambda: self.simulator_versions
+        )
         self.graph = Graph(
             slots=self._slots,
-            generator=self.generator,
+            generators=[[self.generator]],
             trainer=self.trainer,
-            algorithm=algorithm,
+            algorithm=making.make_algorithm(config),
             feed=kind(specs.algo, specs.sim, specs.num_envs, config.run.seed),
             hooks=hooks,
             watch=self._watch,
@@ -118,6 +86,7 @@ class Engine:
             units_per_step=specs.units_per_step if self._plays else 0,
             max_staleness=specs.scheduler.max_staleness,
             batch_rows=config.run.batch_rows,
+            shared_devices=specs.sim.device == "gpu",
             periodic=self._periodic,
             video=self._training_video,
         )
@@ -150,11 +119,6 @@ class Engine:
         if self._thread.is_alive():
             self._idle.wait(seconds)
 
-    def _handle(self, name: str, actor: Any) -> LocalHandle:
-        handle = LocalHandle(name, actor)
-        self._handles.append(handle)
-        return handle
-
     async def start(self, resume_from: Path | None, simulators: bool) -> None:
         """Take over a checkpoint, and start the simulators of training, all side by side.
 
@@ -162,6 +126,8 @@ class Engine:
             resume_from: checkpoint to continue.
             simulators: False where only evaluation is wanted: live episodes then wait in the checkpoint.
         """
+        (about,) = await self.trainer.call("describe")
+        self.model_manifest, self.parameters, self.trainable = about
         if resume_from is not None:
             self._live = await self._load(resume_from)
             self._resumed = resume_from
@@ -175,38 +141,30 @@ class Engine:
                 await self._restore(episodes, self._live)
 
     def _make_slots(self, sizes: Sequence[int], name: str) -> list[Slot]:
+        config, specs, directory = self.config, self.specs, self.directory.absolute()
+        makers = {
+            (own := f"{name}-{number}"): partial(making.make_simulator, config, specs, own, number, size, directory)
+            for number, size in enumerate(sizes)
+        }
         slots, first = [], 0
-        for number, size in enumerate(sizes):
-            actor = SimulatorActor(number, self._starter(f"{name}-{number}", size), size, self.specs.model.horizon)
-            rows = [Row(first + place) for place in range(size)]
-            slots.append(Slot(number, self._handle(f"{name}-{number}", actor), rows))
+        for number, (size, actor) in enumerate(zip(sizes, self._runtime.start(makers), strict=True)):
+            slots.append(Slot(number, actor, [Row(first + place) for place in range(size)]))
             first += size
         return slots
 
-    def _starter(self, name: str, rows: int) -> Callable[[], Runner]:
-        choice, options = self.config.sim, self.config.run
-        if options.sim_in_process or self.specs.sim.in_process:
-            return lambda: Host(choice.plugin.load()(choice.config, rows), rows)
-        folder = self.directory / "workers"
-        folder.mkdir(parents=True, exist_ok=True)
-        return lambda: SubprocessSimulator(
-            choice, rows, self.specs.model.horizon, python=options.sim_python, log=folder / f"{name}.log", name=name
-        )
-
     async def _ready(self, slots: Sequence[Slot]) -> None:
-        starting = (self._watch("start", slot.actor.call("ready", returns=1), slot.actor.name) for slot in slots)
-        for parts in await asyncio.gather(*starting):
-            self.simulator_versions = parts[1]
+        starting = (self._watch("start", slot.actor.call("ready"), slot.actor.name) for slot in slots)
+        for ((_, self.simulator_versions),) in await asyncio.gather(*starting):
+            pass
 
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""
-        for handle in self._handles:
-            if isinstance(handle.actor, SimulatorActor):
-                try:
-                    handle.close_actor(timeout_s=10)
-                except Exception:
-                    handle.actor.kill()
-            handle.close()
+        for slot in (*self._slots, *self._evaluator.slots):
+            slot.actor.close()
+        for handle in (self.generator, self.trainer, self._second_generator):
+            if handle is not None:
+                handle.close()
+        self._runtime.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         if not self._thread.is_alive():
@@ -219,7 +177,7 @@ class Engine:
         self.graph.start(until)
         self._idle.clear()
         try:
-            await self._watched(self._scheduler.run(self.graph, until))
+            await self._watched(self._run(until))
             await self.save(live=True)
         except BaseException as error:
             self.graph.abandon()
@@ -227,6 +185,11 @@ class Engine:
             raise
         finally:
             self._idle.set()
+
+    async def _run(self, until: int) -> None:
+        """Let the scheduler run, and evaluations beside it; whichever fails ends both."""
+        async with asyncio.TaskGroup() as self._beside:
+            await self._scheduler.run(self.graph, until)
 
     async def _watched(self, running: Coroutine[Any, Any, T]) -> T:
         """Run beside the stall detector; whichever fails first ends both."""
@@ -246,8 +209,8 @@ class Engine:
             await asyncio.gather(task, detector, return_exceptions=True)
 
     def _kill_simulators(self) -> None:
-        for slot in (*self._slots, *self._eval_slots):
-            slot.actor.actor.kill()  # type: ignore[attr-defined]
+        for slot in (*self._slots, *self._evaluator.slots):
+            slot.actor.kill()
 
     async def _save_after(self, error: BaseException) -> None:
         """Save what can be saved: the weights, and which units were not trained on yet."""
@@ -257,23 +220,42 @@ class Engine:
             log.error("could not save after %s: %s: %s", type(error).__name__, type(second).__name__, second)
 
     async def _periodic(self, step: int) -> None:
-        """Do what is due after a training step; rollouts pause meanwhile, each slot before its next chunk."""
+        """Do what is due after a training step."""
         config, save_every = self.config.eval, self.config.run.save_every
         evaluates = config.every and (step % config.every == 0 or step == self.graph.until)
         saves = save_every and step % save_every == 0 and step < self.graph.until
-        if not evaluates and not saves:
-            return
-        best = False
-        async with self.graph.paused():
-            if evaluates:
+        if evaluates and not config.pause:
+            while self._evaluating is not None:  # one at a time: who evaluates more than there is time for waits
+                await asyncio.wait([self._evaluating])
+            await self.save(live=True)  # perhaps the best one
+            weights = await self._pinned(config)
+            self._pinned_step = step
+            self._evaluating = self._beside.create_task(self._evaluate_at(step, *weights), name=f"evaluation-{step}")
+        elif evaluates:
+            async with self.graph.paused():
                 results = await self._evaluate_present(config)
-                checkpoint.write_results(self.directory, step, results.to_dict())
-                self._hooks.call("on_evaluation", step=step, results=results)
-                best = checkpoint.is_best(self.directory, results.success)
-            if saves or best:
-                await self.save(live=True)
-            if best:
+                best = self._note(step, results)
+                if best or saves:
+                    await self.save(live=True)
+                if best:
+                    checkpoint.mark_best(self.directory, step, results.success)
+        elif saves:
+            await self.save(live=True)
+
+    async def _evaluate_at(self, step: int, version: int, weights: Any) -> None:
+        """Evaluate a training step's weights, whose checkpoint stands, while the next steps go on."""
+        try:
+            results = await self._evaluate_beside(self.config.eval, step, version, weights)
+            if self._note(step, results):
                 checkpoint.mark_best(self.directory, step, results.success)
+        finally:
+            self._evaluating = self._pinned_step = None
+
+    def _note(self, step: int, results: EvalResults) -> bool:
+        """Write down and tell what an evaluation of the run found; returns whether it is the best so far."""
+        checkpoint.write_results(self.directory, step, results.to_dict())
+        self._hooks.call("on_evaluation", step=step, results=results)
+        return checkpoint.is_best(self.directory, results.success)
 
     def _training_video(self, episode: int) -> Path | None:
         every = self.config.run.video_every
@@ -289,64 +271,48 @@ class Engine:
             return await self._watched(self._evaluate_present(config))
 
     async def _evaluate_present(self, config: EvalConfig) -> EvalResults:
+        """Evaluate with the generator where nobody else needs it, else with an own one."""
+        step = self.graph.steps_done
+        if not config.pause and self._slots:
+            return await self._evaluate_beside(config, step, *await self._pinned(config))
         async with self.graph.paused():
             await self.graph.publish(config.weights)
-            results = await self.evaluate(config)
+            results = await self._evaluator.play(config, step, self.generator, partial(self.graph.report, "evaluate"))
             if config.weights != "latest":  # rollouts that go on do so with the weights as trained
                 await self.graph.publish()
+        self._tell_of_videos(step, results)
         return results
 
-    async def evaluate(self, config: EvalConfig) -> EvalResults:
-        """Run the evaluation's episodes with the weights that the generator holds, in environments of their own."""
-        began = time.perf_counter()
-        episodes = episodes_of(config, self.specs.sim)
-        rows = min(config.num_envs or self.specs.num_envs, len(episodes))
-        if sum(len(slot.rows) for slot in self._eval_slots) != rows:
-            await self._close_slots(self._eval_slots)
-            self._eval_slots = self._make_slots(split(rows, min(rows, len(self.specs.slots))), "eval")
-            await self._ready(self._eval_slots)
-        sink = EvaluationSink(episodes, self.specs.sim)
+    async def _pinned(self, config: EvalConfig) -> tuple[int, Any]:
+        """Return the version of the trainer's present weights, and a reference to a copy of them."""
+        version, weights = await self.trainer.call("publish", config.weights, returns=1)
+        return version, weights
 
-        def video(work: Work) -> Path | None:
-            if work.ticket >= config.videos:
-                return None
-            name = f"eval_step_{self.graph.steps_done:06d}_episode_{work.ticket:04d}.mp4"
-            sink.videos[work.ticket] = self.directory / "videos" / name
-            return sink.videos[work.ticket]
+    async def _evaluate_beside(self, config: EvalConfig, step: int, version: int, weights: Any) -> EvalResults:
+        """Evaluate pinned weights with a generator of its own; rollouts and training go on."""
+        if self._second_generator is None:
+            start = partial(self._runtime.start, {"evaluator": self._learner.generator})
+            (self._second_generator,) = await asyncio.to_thread(start)
+        generator = self._second_generator
+        await generator.call("offer", weights, version)
 
-        feed = EpisodeFeed(episodes, config.seed)
-        rollout = Rollout(self._eval_slots, self.generator, feed, sink, greedy=config.greedy, video=video)
-        watch = self._watch
-        while working := await watch("evaluation: reset", rollout.begin(self._eval_slots)):
-            receipt = await watch("evaluation: generate", rollout.generate(working))
-            steps = (watch("evaluation: simulate", rollout.step(slot), f"eval-{slot.number}") for slot in working)
-            await asyncio.gather(*steps)
-            self.graph.report("evaluate", lambda: sink.done / len(episodes))
-        for path in sink.videos.values():
-            self._hooks.call("on_video", step=self.graph.steps_done, path=path)
-        return EvalResults(
-            episodes=sink.results(),
-            protocol=self._protocol(config),
-            policy_version=receipt.version,
-            seconds=time.perf_counter() - began,
-        )
+        def heard(done: Callable[[], float]) -> None:
+            if self.graph.steps_done >= self.graph.until:  # else a display shows what training does
+                self.graph.report("evaluate", done)
 
-    def _protocol(self, config: EvalConfig) -> Mapping[str, Any]:
-        return {
-            "simulator": {"use": self.config.sim.name, **plain(self.config.sim.config)},
-            "max_episode_steps": self.specs.sim.max_episode_steps,
-            "horizon": self.specs.model.horizon,
-            "notes": list(self.specs.sim.notes),
-            **plain(config),
-            "versions": {**versions.packages(self.config), **self.simulator_versions},
-        }
+        results = await self._evaluator.play(config, step, generator, heard)
+        self._tell_of_videos(step, results)
+        return results
 
-    async def _close_slots(self, slots: list[Slot]) -> None:
-        for slot in slots:
-            await slot.actor.call("close")
-            slot.actor.close()  # type: ignore[attr-defined]
-            self._handles = [handle for handle in self._handles if handle is not slot.actor]
-        slots.clear()
+    def _tell_of_videos(self, step: int, results: EvalResults) -> None:
+        for episode in results.episodes:
+            if episode.video is not None:
+                self._hooks.call("on_video", step=step, path=Path(episode.video))
+
+    async def _open_eval_slots(self, sizes: Sequence[int]) -> list[Slot]:
+        slots = self._make_slots(sizes, "eval")
+        await self._ready(slots)
+        return slots
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
@@ -366,13 +332,13 @@ class Engine:
             return numbers_place  # of the same weights, and with the live episodes: what an abort can save is less
         with checkpoint.Writer(numbers_place) as writer:
             write_file(writer.folder / "config.yaml", self.config)
-            (trainer,) = await self.trainer.call("save", writer.folder)
+            (trainer,) = await self.trainer.call("save", writer.folder.absolute())
             episodes = await self._live_episodes() if live and self.specs.sim.restorable else {}
             state["live"] = [number in episodes for number in range(self.specs.num_envs)]
             if episodes:
                 checkpoint.write_episodes(writer.folder, episodes)
             writer.commit({"graph": state, "trainer": trainer})
-        checkpoint.prune(self.directory, self.config.run.keep_last)
+        checkpoint.prune(self.directory, self.config.run.keep_last, self._pinned_step)
         self._hooks.call("on_checkpoint", step=state["steps_done"], path=numbers_place)
         return numbers_place
 
@@ -398,7 +364,7 @@ class Engine:
         state = checkpoint.read_state(place)
         with checkpoint.readable(place):
             live: list[bool] = state["graph"]["live"]
-            await self.trainer.call("load", place, state["trainer"])
+            await self.trainer.call("load", place.absolute(), state["trainer"])
         if self._plays and len(live) != self.specs.num_envs:
             log.warning(
                 "%s had %d environments, now %d: live episodes are given up, new ones start",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 
 class RlvlaError(Exception):
@@ -11,14 +13,34 @@ class RlvlaError(Exception):
     exit_code = 1
 
 
+@dataclass(frozen=True)
+class Fit:
+    """A change of settings after which a problem is none; ``--fit`` makes it."""
+
+    problem: str
+    option: str
+    """Path, as in a recipe: ``run.slots``."""
+    value: Any
+    changes: Literal["speed", "optimisation"]
+    """What becomes of the run: the same numbers at another speed, or other numbers."""
+
+    def __str__(self) -> str:
+        return f"{self.option}: {self.value} (changes {self.changes})"
+
+
 class ConfigError(RlvlaError):
-    """Settings that cannot work: one line for each problem, all of them at once."""
+    """Settings that cannot work: one line for each problem, all of them at once, and what ``--fit`` would change."""
 
     exit_code = 2
 
-    def __init__(self, problems: str | Sequence[str]) -> None:
+    def __init__(self, problems: str | Sequence[str], fits: Sequence[Fit] = ()) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
-        super().__init__("\n".join(self.problems))
+        self.fits = list(fits)
+        lines = [*self.problems]
+        if fits:
+            lines.append("--fit would set")
+            lines += [f"  {fit}" for fit in fits]
+        super().__init__("\n".join(lines))
 
 
 class UnknownPlugin(ConfigError):

@@ -1,19 +1,25 @@
-"""Which episodes an evaluation runs: a list that depends on its settings alone, and what came out of each."""
+"""Evaluation: which episodes (a list that depends on its settings alone), played with fixed weights, and what came out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlvla import versions
 from rlvla.assembly import Entry
-from rlvla.configs import EvalConfig
+from rlvla.checks import Specs, split
+from rlvla.configs import EvalConfig, RunConfig, plain
 from rlvla.receipts import Ended, StepReceipt
-from rlvla.results import EvalEpisode
-from rlvla.rollout import Slot
+from rlvla.results import EvalEpisode, EvalResults
+from rlvla.rollout import Rollout, Slot
+from rlvla.runtimes import Handle
 from rlvla.seeds import derive
 from rlvla.specs import SimulatorSpec, Start
-from rlvla.work import Work
+from rlvla.watch import Watch
+from rlvla.work import EpisodeFeed, Work
 
 
 def episodes_of(config: EvalConfig, spec: SimulatorSpec) -> list[tuple[int, Start]]:
@@ -75,3 +81,92 @@ class EvaluationSink:
                 )
             )
         return tuple(found)
+
+
+class Evaluator:
+    """Plays evaluations in environments of their own, one at a time.
+
+    Args:
+        config: of the run.
+        specs: of the run.
+        directory: of the run, for videos.
+        watch: of calls that take too long.
+        open_slots: starts environments, by the sizes of slots; returns them when they stand.
+        versions_of_simulator: what the simulators say of themselves, once they stand.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        specs: Specs,
+        directory: Path,
+        watch: Watch,
+        open_slots: Callable[[Sequence[int]], Awaitable[list[Slot]]],
+        versions_of_simulator: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self.slots: list[Slot] = []
+        self._config = config
+        self._specs = specs
+        self._directory = directory
+        self._watch = watch
+        self._open_slots = open_slots
+        self._versions = versions_of_simulator
+        self._turn = asyncio.Lock()
+
+    async def play(
+        self, config: EvalConfig, step: int, generator: Handle, heard: Callable[[Callable[[], float]], None]
+    ) -> EvalResults:
+        """Run the evaluation's episodes with the weights that a generator holds; nobody else may change them meanwhile.
+
+        Args:
+            config: what to measure.
+            step: training steps done, for the names of videos.
+            generator: who chooses chunks.
+            heard: told, as episodes end, what gives the share that is done.
+        """
+        async with self._turn:
+            return await self._play(config, step, generator, heard)
+
+    async def _play(
+        self, config: EvalConfig, step: int, generator: Handle, heard: Callable[[Callable[[], float]], None]
+    ) -> EvalResults:
+        began = time.perf_counter()
+        episodes = episodes_of(config, self._specs.sim)
+        rows = min(config.num_envs or self._specs.num_envs, len(episodes))
+        if sum(len(slot.rows) for slot in self.slots) != rows:
+            for slot in self.slots:
+                await asyncio.to_thread(slot.actor.close)
+            self.slots = await self._open_slots(split(rows, min(rows, len(self._specs.slots))))
+        sink = EvaluationSink(episodes, self._specs.sim)
+
+        def video(work: Work) -> Path | None:
+            if work.ticket >= config.videos:
+                return None
+            name = f"eval_step_{step:06d}_episode_{work.ticket:04d}.mp4"
+            sink.videos[work.ticket] = self._directory / "videos" / name
+            return sink.videos[work.ticket]
+
+        rollout = Rollout(self.slots, EpisodeFeed(episodes, config.seed), sink, greedy=config.greedy, video=video)
+        watch = self._watch
+        while working := await watch("evaluation: reset", rollout.begin(self.slots)):
+            receipt = await watch("evaluation: generate", rollout.generate(working, generator), generator.name)
+            steps = (watch("evaluation: simulate", rollout.step(slot), slot.actor.name) for slot in working)
+            await asyncio.gather(*steps)
+            heard(lambda: sink.done / len(episodes))
+        return EvalResults(
+            episodes=sink.results(),
+            protocol=self._protocol(config),
+            policy_version=receipt.version,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _protocol(self, config: EvalConfig) -> Mapping[str, Any]:
+        sim = self._specs.sim
+        return {
+            "simulator": {"use": self._config.sim.name, **plain(self._config.sim.config)},
+            "max_episode_steps": sim.max_episode_steps,
+            "horizon": self._specs.model.horizon,
+            "notes": list(sim.notes),
+            **plain(config),
+            "versions": {**versions.packages(self._config), **self._versions()},
+        }

@@ -8,11 +8,13 @@ and forwards references to everything else.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlvla import latency
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
 from rlvla.batcher import Batcher
@@ -56,7 +58,7 @@ class Graph:
 
     Args:
         slots: of simulator actors.
-        generator: handle.
+        generators: handles, of each machine (``Slot.node``).
         trainer: handle.
         algorithm: asked which units to keep; its spec says what a unit is.
         feed: of training units.
@@ -66,6 +68,7 @@ class Graph:
         units_per_step: units that a training step consumes.
         max_staleness: versions that a unit's oldest chunk may lie behind the one it trains.
         batch_rows: most rows in one call of the generator; None: no bound.
+        shared_devices: the slots of a device take turns on it; else each has cores of its own.
         periodic: called after each training step (evaluation, checkpoint), with the number of steps done.
         video: path for a training episode's video, or None, by episode number.
     """
@@ -74,7 +77,7 @@ class Graph:
         self,
         *,
         slots: list[Slot],
-        generator: Handle,
+        generators: Sequence[Sequence[Handle]],
         trainer: Handle,
         algorithm: Algorithm,
         feed: WindowFeed | GroupFeed,
@@ -84,6 +87,7 @@ class Graph:
         units_per_step: int,
         max_staleness: int,
         batch_rows: int | None,
+        shared_devices: bool,
         periodic: Callable[[int], Awaitable[None]],
         video: Callable[[int], Path | None] = lambda episode: None,
     ) -> None:
@@ -95,7 +99,7 @@ class Graph:
         self.version = 0
         """Of the trainer's weights."""
         self.feed = feed
-        self._generator = generator
+        self._generators = [one for some in generators for one in some]
         self._trainer = trainer
         self._algorithm = algorithm
         self._hooks = hooks
@@ -103,9 +107,11 @@ class Graph:
         self._units_per_step = units_per_step
         self._periodic = periodic
         self._video = video
-        self._rollout = Rollout(slots, generator, feed, self, video=self._next_video)
+        self._rollout = Rollout(slots, feed, self, video=self._next_video)
         self._tickets = Tickets(units_per_step, max_staleness, algorithm.keep, algorithm.spec.refill_budget)
-        self._batcher = Batcher(self._act, batch_rows)
+        self._batchers = [Batcher(self._acting(some), batch_rows, len(some)) for some in generators]
+        self._devices: defaultdict[int, latency.DeviceTime] = defaultdict(latency.DeviceTime)
+        self._shared_devices = shared_devices
         self._members: dict[int, dict[int, Ended]] = {}
         self._versions: dict[int, tuple[int, int]] = {}
         """Oldest and newest version in each unit that has begun and is not taken."""
@@ -143,49 +149,80 @@ class Graph:
         """
         while self._pauses or self.over:
             for slot in slots:
-                self._batcher.leave(slot)
+                self._batchers[slot.node].leave(slot)
             if self.over:
                 return []
             await self._news.after(self._news.count)
         for slot in slots:
             self._busy.add(slot.number)
-            self._batcher.expect(slot)
+            self._batchers[slot.node].expect(slot)
         try:
             return await self._timed("reset", self._rollout.begin(slots))
         finally:
             for slot in slots:
                 if not slot.working():
-                    self._batcher.leave(slot)
+                    self._batchers[slot.node].leave(slot)
                     self._border(slot)
 
-    async def find_work(self, slot: Slot) -> bool:
-        """Wait until a slot has a chunk to play, opening the tickets that may be opened.
+    async def find_work(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Wait until some of these slots have a chunk to play, opening the tickets that may be opened; returns those.
 
-        Returns:
-            False: only training or new weights bring more work (or the run ends).
+        Returns none where only training or new weights bring more work, or the run ends.
         """
         while not self.over:
             seen = self._news.count
             if self._tickets.version >= 0:  # else the first publication is under way
                 self.admit()
-                if await self.begin([slot]):
-                    return True
+                if working := await self.begin(slots):
+                    return working
                 if not self._tickets.playing and self._news.count == seen:
-                    return False
+                    return []
             await self._news.after(seen)
-        self._batcher.leave(slot)
-        return False
+        for slot in slots:
+            self._batchers[slot.node].leave(slot)
+        return []
 
-    async def generate(self, slots: Sequence[Slot]) -> None:
-        """Choose the next chunk for the working rows of these slots; in one batch with other slots that wait for one."""
-        await self._batcher.request(slots)
+    async def generate(self, slots: Sequence[Slot], alone: bool = False) -> None:
+        """Choose the next chunk for the working rows of these slots.
+
+        Args:
+            slots: that wait for it.
+            alone: in batches without others, launched as soon as a generator is idle. Else in one batch with whoever
+                waits too, where that pays.
+        """
+        nodes = sorted({slot.node for slot in slots})
+        parts = [[slot for slot in slots if slot.node == node] for node in nodes]
+        await asyncio.gather(
+            *(self._batchers[node].request(part, alone) for node, part in zip(nodes, parts, strict=True))
+        )
 
     async def step(self, slot: Slot) -> None:
         """Execute the chunk that was chosen for a slot; complete units are submitted by themselves."""
         try:
-            await self._timed("simulate", self._rollout.step(slot), slot.actor.name)
+            with self._devices[slot.device].step(asyncio.get_running_loop().time):
+                await self._timed("simulate", self._rollout.step(slot), slot.actor.name)
         finally:
             self._border(slot)
+
+    def round_seconds(self, stages: int) -> float | None:
+        """Predict how long every slot plays one chunk, where each device's slots alternate with the generators in stages.
+
+        See :func:`rlvla.latency.round_seconds`. None before generators and slots were measured.
+        """
+        curve = self._batchers[0].curve.fit()
+        measured = [one for one in self._devices.values() if one.steps]
+        if curve is None or not measured:
+            return None
+        return latency.round_seconds(
+            curve,
+            len(self._generators),
+            max(measured, key=lambda one: one.busy / one.steps),
+            len({slot.device for slot in self.slots}),
+            self._shared_devices,
+            len(self.slots),
+            sum(len(slot.rows) for slot in self.slots),
+            stages,
+        )
 
     async def complete(self) -> None:
         """Wait until all units of the next training step are finished."""
@@ -249,7 +286,8 @@ class Graph:
 
     def abandon(self) -> None:
         """Forget calls under way, after a run that went wrong."""
-        self._batcher.abandon()
+        for batcher in self._batchers:
+            batcher.abandon()
         self._busy.clear()
         self._snapshot = None
         self.finish()
@@ -282,18 +320,24 @@ class Graph:
                 snapshot.set_result(None)
             if self._snapshot is snapshot:
                 self._snapshot = None
-        await self._timed("publish", self._generator.call("offer", tensors, version))
-        # A batch that is launched after the offer's receipt swaps first, so these weights act from now on.
+        await self._timed("publish", asyncio.gather(*(one.call("offer", tensors, version) for one in self._generators)))
+        # A batch that is launched after the offers' receipts swaps first, so these weights act from now on.
         assert version >= self._tickets.version, "acting version went backwards"
         self._tickets.version = version
         self._news.tell()
         self._hooks.call("on_weights_published", policy_version=version, seconds=loop.time() - began)
 
-    async def _act(self, slots: Sequence[Slot]) -> None:
-        offered = self._tickets.version
-        receipt = await self._timed("generate", self._rollout.generate(slots))
-        assert receipt.version >= offered, f"version {receipt.version} acted after {offered} was offered"
-        self.meter.batches.append(receipt.rows)
+    def _acting(self, generators: Sequence[Handle]) -> Callable[[Sequence[Slot], int], Coroutine[Any, Any, None]]:
+        """Return what a machine's batcher calls."""
+
+        async def act(slots: Sequence[Slot], number: int) -> None:
+            offered = self._tickets.version
+            generator = generators[number]
+            receipt = await self._timed("generate", self._rollout.generate(slots, generator), generator.name)
+            assert receipt.version >= offered, f"version {receipt.version} acted after {offered} was offered"
+            self.meter.batches.append(receipt.rows)
+
+        return act
 
     def _border(self, slot: Slot) -> None:
         self._busy.discard(slot.number)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from rlvla import checkpoint, configs
+from rlvla.actors.making import device_of, make_model
 from rlvla.batch import ObservationBatch
 from rlvla.checks import check
-from rlvla.engine import device_of, make_model
 from rlvla.model import Model
 from rlvla.noise import Noise
 from rlvla.seeds import derive

@@ -44,6 +44,10 @@ class Slot:
     number: int
     actor: Handle
     rows: list[Row]
+    device: int = 0
+    """Which of the simulators' devices it shares with others (the cores of a machine are one)."""
+    node: int = 0
+    """Machine: a slot is served by the generators of its own."""
     observation: Any = None
     """Reference to the present observation of all rows."""
     action: Any = None
@@ -79,7 +83,6 @@ class Rollout:
 
     Args:
         slots: with their actors.
-        generator: who chooses chunks.
         feed: where rows get work.
         sink: who is told.
         greedy: likeliest chunks instead of samples.
@@ -89,7 +92,6 @@ class Rollout:
     def __init__(
         self,
         slots: list[Slot],
-        generator: Handle,
         feed: Feed,
         sink: Sink,
         *,
@@ -97,7 +99,6 @@ class Rollout:
         video: Callable[[Work], Path | None] = lambda work: None,
     ) -> None:
         self.slots = slots
-        self._generator = generator
         self._feed = feed
         self._sink = sink
         self._greedy = greedy
@@ -135,12 +136,12 @@ class Rollout:
         for place in rows:
             slot.rows[place].live = True
 
-    async def generate(self, slots: Sequence[Slot]) -> GenerateReceipt:
-        """Choose a chunk for the working rows of these slots, in one batch."""
+    async def generate(self, slots: Sequence[Slot], generator: Handle) -> GenerateReceipt:
+        """Choose a chunk for the working rows of these slots, in one batch of a generator."""
         for slot in slots:
             slot.active = slot.working()
         work = [[one for place in slot.active if (one := slot.rows[place].work) is not None] for slot in slots]
-        receipt, *actions = await self._generator.call(
+        receipt, *actions = await generator.call(
             "act",
             [slot.observation for slot in slots],
             [slot.active for slot in slots],
@@ -179,12 +180,6 @@ class Rollout:
         self._sink.stepped(receipt, entries)
         for work, end in done:
             self._sink.finished(work, end)
-
-    async def play(self) -> None:
-        """Play all slots in phase until the feed has nothing left."""
-        while working := await self.begin(self.slots):
-            await self.generate(working)
-            await asyncio.gather(*(self.step(slot) for slot in working))
 
     async def replace(self, slot: Slot, error: WorkerDied) -> None:
         """Start a dead worker again; its rows play their work from the start."""

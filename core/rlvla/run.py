@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from rlvla import checkpoint, configs, versions
-from rlvla.checks import Specs, check, check_demonstrations
+from rlvla.checks import Specs, check, check_demonstrations, fitted
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
 from rlvla.hooks import Hooks
@@ -40,6 +40,7 @@ def build(
     eval: Mapping[str, Any] | None = None,
     run: Mapping[str, Any] | None = None,
     listeners: Sequence[object] = (),
+    fit: bool = False,
 ) -> Run:
     """Return a run of four plugins.
 
@@ -56,6 +57,7 @@ def build(
         eval: options of :class:`rlvla.configs.EvalConfig`.
         run: options of :class:`rlvla.configs.RunOptions`.
         listeners: modules, classes or objects with ``@rlvla.hookimpl`` methods, for this run alone.
+        fit: change sizes that do not go together to the nearest that do, with a warning each.
 
     Raises:
         ConfigError: everything that is wrong, at once, before anything heavy is imported.
@@ -69,12 +71,12 @@ def build(
         "eval": eval,
         "run": run,
     }
-    return build_from(configs.read(source), listeners=listeners)
+    return build_from(configs.read(source), listeners=listeners, fit=fit)
 
 
-def build_from(config: RunConfig, listeners: Sequence[object] = ()) -> Run:
-    """Return a run of a checked config."""
-    return Run(config, listeners=listeners)
+def build_from(config: RunConfig, listeners: Sequence[object] = (), fit: bool = False) -> Run:
+    """Return a run of a checked config; see :func:`build`."""
+    return Run(fitted(config) if fit else config, listeners=listeners)
 
 
 def resume(path: str | Path, overrides: Mapping[str, Any] | None = None, listeners: Sequence[object] = ()) -> Run:
@@ -94,7 +96,7 @@ def resume(path: str | Path, overrides: Mapping[str, Any] | None = None, listene
         raise ConfigError(
             f"run.{min(fixed)}: a resumed run goes on in its own folder, {checkpoint.run_of(place)}; leave it out"
         )
-    source = merged(configs.read_file(place / "config.yaml"), overrides or {})
+    source = configs.overridden(configs.read_file(place / "config.yaml"), overrides or {})
     source["run"] = {
         **source["run"],
         "name": checkpoint.run_of(place).name,
@@ -123,19 +125,6 @@ def evaluate(
     overrides = {name: value for name, value in (("eval", eval), ("sim", sim), ("run", run)) if value}
     with resume(path, overrides, listeners) as one:
         return one.evaluate()
-
-
-def merged(source: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe with some settings changed; another plugin's name drops the options of the old one."""
-    result = dict(source)
-    for section, change in overrides.items():
-        if isinstance(change, str):
-            change = {"use": change}
-        before = result.get(section) or {}
-        if "use" in change and change["use"] != before.get("use"):
-            before = {}
-        result[section] = {**before, **change}
-    return result
 
 
 class Run:

@@ -25,7 +25,7 @@ class Scheduler(ABC):
     One that overlaps runs such a loop for each slot, beside one that trains::
 
         async def play(self, graph, slot):
-            while await graph.find_work(slot):                      # waits for a ticket; opens what may start
+            while await graph.find_work([slot]):                    # waits for a ticket; opens what may start
                 await graph.generate([slot])                        # in one batch with others that wait
                 await graph.step(slot)
 

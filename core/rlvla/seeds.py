@@ -6,6 +6,8 @@ The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), he
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLY_1 = 0xBF58476D1CE4E5B9
@@ -29,9 +31,13 @@ def derive(seed: int, *path: int | str) -> int:
     """
     value = mix(seed & _MASK)
     for part in path:
-        if isinstance(part, str):
-            for byte in part.encode():
-                value = mix(value ^ byte)
-        else:
-            value = mix(value ^ (part & _MASK))
+        value = _with_word(value, part) if isinstance(part, str) else mix(value ^ (part & _MASK))
     return value >> 1
+
+
+@lru_cache(maxsize=1024)
+def _with_word(value: int, word: str) -> int:
+    """Mix a word in: the same few, for every chunk of a run."""
+    for byte in word.encode():
+        value = mix(value ^ byte)
+    return value

@@ -201,6 +201,10 @@ class SchedulerSpec:
     """Versions that the weights of a unit's oldest chunk may lie behind those that it trains: units are admitted by it."""
     min_slots: int = 1
     """Slots that it wants at least, so that some play while others wait; fewer where there are fewer environments."""
+    stages: int = 1
+    """Slots that it cannot do without on each device."""
+    alternates: bool = False
+    """It gains only where simulators and generators have devices of their own."""
 
 
 @dataclass(frozen=True)

@@ -257,6 +257,11 @@ class TrainerActor:
         if len(chosen):
             yield chosen[first:]
 
+    def describe(self) -> tuple[dict[str, Any], int, int]:
+        """Return the model's manifest, its parameters, and how many of them are trained."""
+        trainable = sum(one.numel() for one in self.model.trainable().values())
+        return dict(self.model.manifest()), sum(one.numel() for one in self.model.parameters()), trainable
+
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ USAGE = """usage: rlvla train [recipe.yaml|recipe.py] [--sim NAME] [--model NAME
 
 A recipe is a mapping with sim, model, algo, scheduler, train, eval, run; flags go on top of it.
 --resume PATH continues a run: its folder, or one of its checkpoints.
+--fit changes sizes that do not go together to the nearest that do, and says which.
 """
 
 
@@ -31,11 +32,12 @@ def main(words: Sequence[str]) -> int:
         return 0
     if resume is not None:
         return train_again(resume, rest)
-    config = configs.read(configs.read_file(file) if file else {}, rest)
+    fit = "--fit" in rest
+    config = configs.read(configs.read_file(file) if file else {}, [word for word in rest if word != "--fit"])
     from rlvla import run
 
     options.log_to_stderr()
-    return train(run.build_from(config))
+    return train(run.build_from(config, fit=fit))
 
 
 def split(words: Sequence[str]) -> tuple[str | None, str | None, list[str]]:

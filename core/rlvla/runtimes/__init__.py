@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 
@@ -15,7 +16,7 @@ class Handle(Protocol):
 
         Args:
             method: of the actor; it returns a receipt alone or a tuple (receipt, payload...).
-            arguments: plain data, or references that earlier calls returned.
+            arguments: plain data, or references that earlier calls returned, also in lists.
             returns: number of payloads.
 
         Returns:
@@ -24,3 +25,34 @@ class Handle(Protocol):
 
     def send(self, method: str, *arguments: Any) -> None:
         """Call a method without waiting; an error shows at the next waited call."""
+
+    def kill(self) -> None:
+        """End what hangs in a simulator's call, from any thread: the call then fails."""
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Close the actor after its present call, or kill what does not end in time. A second call does nothing."""
+
+
+class Runtime(Protocol):
+    """Makes actors. One call at a time runs in an actor, in the order of the calls."""
+
+    def start(self, actors: Mapping[str, Callable[[], Any]]) -> list[Handle]:
+        """Return handles of actors that live in one process, each in a thread of its own.
+
+        Args:
+            actors: name to what makes it, called in that process.
+        """
+
+    def close(self) -> None:
+        """End what the runtime started; its actors are closed before."""
+
+
+def runtime_of(name: str) -> Runtime:
+    """Return the runtime that ``run.runtime`` names."""
+    if name == "ray":
+        from rlvla.runtimes.ray import RayRuntime
+
+        return RayRuntime()
+    from rlvla.runtimes.local import LocalRuntime
+
+    return LocalRuntime()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+from rlvla.runtimes import Handle
 
 
 class LocalHandle:
@@ -15,26 +18,17 @@ class LocalHandle:
         self.actor = actor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._sent: list[Future[Any]] = []
+        self._closed = False
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
         self._raise_of_sent()
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self._thread, getattr(self.actor, method), *arguments)
         self._raise_of_sent()
-        if returns == 0:
-            return [result]
-        parts = list(result)
-        assert len(parts) == returns + 1, (
-            f"{self.name}.{method} returned {len(parts)} parts, {returns + 1} were announced"
-        )
-        return parts
+        return parts_of(result, returns, f"{self.name}.{method}")
 
     def send(self, method: str, *arguments: Any) -> None:
-        self._sent.append(self.submit(method, *arguments))
-
-    def submit(self, method: str, *arguments: Any) -> Future[Any]:
-        """Call a method from any thread."""
-        return self._thread.submit(getattr(self.actor, method), *arguments)
+        self._sent.append(self._thread.submit(getattr(self.actor, method), *arguments))
 
     def _raise_of_sent(self) -> None:
         done = [future for future in self._sent if future.done()]
@@ -42,19 +36,44 @@ class LocalHandle:
         for future in done:
             future.result()
 
-    def close_actor(self, timeout_s: float) -> None:
-        """Close the actor, after its present call.
+    def kill(self) -> None:
+        if hasattr(self.actor, "kill"):
+            self.actor.kill()
 
-        Raises:
-            TimeoutError: that call does not end.
-        """
+    def close(self, timeout_s: float = 10.0) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if hasattr(self.actor, "close"):
+            try:
+                self._close_actor(timeout_s)
+            except Exception:
+                self.kill()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _close_actor(self, timeout_s: float) -> None:
         try:
-            closing = self.submit("close")
+            closing = self._thread.submit(self.actor.close)
         except RuntimeError:  # the interpreter is ending and has joined the thread
             self.actor.close()
         else:
             closing.result(timeout=timeout_s)
 
+
+class LocalRuntime:
+    """Actors are threads of this process."""
+
+    def start(self, actors: Mapping[str, Callable[[], Any]]) -> list[Handle]:
+        return [LocalHandle(name, make()) for name, make in actors.items()]
+
     def close(self) -> None:
-        """Let the thread end after its present call."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Nothing is left."""
+
+
+def parts_of(result: Any, returns: int, what: str) -> list[Any]:
+    """Return the receipt and the payloads that a call announced."""
+    if returns == 0:
+        return [result]
+    parts = list(result)
+    assert len(parts) == returns + 1, f"{what} returned {len(parts)} parts, {returns + 1} were announced"
+    return parts

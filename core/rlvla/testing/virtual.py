@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
@@ -24,13 +24,16 @@ from rlvla.receipts import Ended, GenerateReceipt, StepReceipt, TrainReceipt, Un
 from rlvla.rollout import Row, Slot
 from rlvla.scheduler import Scheduler
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec, UnitKind
+from rlvla.testing.devices import Shared
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed
+
+Kind = Literal["simulator", "generator", "trainer"]
 
 
 @dataclass(frozen=True)
 class Latency:
-    """What each call takes, in seconds."""
+    """What each call takes, in seconds, on a device that nobody else uses."""
 
     simulate: Callable[[int, int], float] = lambda slot, step: 1.0
     """Of a slot's n-th chunk step."""
@@ -51,6 +54,16 @@ class World:
 
     slots: Sequence[int] = (1, 1)
     """Rows of each slot."""
+    generators: int = 1
+    nodes: int = 1
+    """Machines; slots and generators are dealt out to them in blocks, and generators serve the slots of their own."""
+    on: Callable[[Kind, int], Sequence[tuple[str, float]]] = lambda kind, number: ()
+    """Devices that an actor uses, all at once, and its share of each; none: one of its own. Slots whose first device is the
+    same take turns, for schedulers."""
+    capacities: Mapping[str, float] = field(default_factory=dict)
+    """Of devices: the sum of shares that they give at full speed; 1 where nothing is said."""
+    controller_s: float = 0.0
+    """Seconds that the controller, which does one thing at a time, is busy with each call of an actor."""
     unit: UnitKind = "window"
     window: int = 2
     group_size: int = 2
@@ -86,22 +99,79 @@ class Played:
     most_outstanding: int
     """Units that were begun and not trained on, at any time."""
     busy: Mapping[str, float]
-    """Seconds that each actor worked."""
+    """Seconds that each actor worked, or waited for others on its device."""
+    devices: Mapping[str, float]
+    """Seconds that each device was used, and the controller."""
     metrics: list[Mapping[str, float]]
     state: Mapping[str, Any]
     """Of the graph, at the end."""
 
 
+class _Place:
+    """The devices of an actor."""
+
+    def __init__(self, devices: Sequence[tuple[Shared, float]]) -> None:
+        self._devices = devices
+
+    async def use(self, seconds: float) -> None:
+        if not self._devices:
+            await asyncio.sleep(seconds)
+        elif len(self._devices) == 1:
+            device, share = self._devices[0]
+            await device.use(seconds, share)
+        else:
+            await asyncio.gather(*(device.use(seconds, share) for device, share in self._devices))
+
+
+class _Devices:
+    """Those of a world, made when the first actor is placed on them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.named: dict[str, Shared] = {}
+
+    def place(self, kind: Kind, number: int) -> _Place:
+        return _Place([(self._device(name), share) for name, share in self._world.on(kind, number)])
+
+    def _device(self, name: str) -> Shared:
+        return self.named.setdefault(name, Shared(self._world.capacities.get(name, 1.0)))
+
+    def of_slot(self, number: int) -> tuple[int, bool]:
+        """Return the number of a slot's device, and whether it must share it."""
+        places = self._world.on("simulator", number)
+        if not places:
+            return 0, False
+        name = places[0][0]
+        return list(self.named).index(name), self._world.capacities.get(name, 1.0) == 1.0
+
+
+class _Controller:
+    """Serves one call after the other."""
+
+    def __init__(self, seconds: float) -> None:
+        self.busy = 0.0
+        self._seconds = seconds
+        self._turn = asyncio.Lock()
+
+    async def serve(self) -> None:
+        if self._seconds:
+            async with self._turn:
+                await asyncio.sleep(self._seconds)
+                self.busy += self._seconds
+
+
 class FakeHandle:
     """An actor in virtual time: one call at a time, in the order of the calls. Methods are coroutines, or plain for ``send``."""
 
-    def __init__(self, name: str, actor: Any) -> None:
+    def __init__(self, name: str, actor: Any, controller: _Controller) -> None:
         self.name = name
         self.actor = actor
         self.busy = 0.0
+        self._controller = controller
         self._turn = asyncio.Lock()
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
+        await self._controller.serve()
         async with self._turn:
             began = asyncio.get_running_loop().time()
             result = await getattr(self.actor, method)(*arguments)
@@ -111,12 +181,19 @@ class FakeHandle:
     def send(self, method: str, *arguments: Any) -> None:
         getattr(self.actor, method)(*arguments)
 
+    def kill(self) -> None:
+        """Nothing hangs here."""
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Nothing is held."""
+
 
 class FakeSimulatorActor:
     """Rows count chunks; an episode ends when it has its number."""
 
-    def __init__(self, slot: int, rows: int, world: World) -> None:
+    def __init__(self, slot: int, rows: int, world: World, place: _Place) -> None:
         self._slot = slot
+        self._place = place
         self._world = world
         self._left = [0] * rows
         self._episodes = 0
@@ -125,7 +202,7 @@ class FakeSimulatorActor:
     async def reset(
         self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Any], videos: Mapping[int, str]
     ) -> tuple[float, None]:
-        await asyncio.sleep(self._world.latency.reset)
+        await self._place.use(self._world.latency.reset)
         for row in rows:
             self._left[row] = self._world.episode(self._slot, self._episodes)
             self._episodes += 1
@@ -134,7 +211,7 @@ class FakeSimulatorActor:
     async def step(self, action: Any, rows: Sequence[int]) -> tuple[StepReceipt, None, None]:
         seconds = self._world.latency.simulate(self._slot, self._steps)
         self._steps += 1
-        await asyncio.sleep(seconds)
+        await self._place.use(seconds)
         ended = []
         for row in rows:
             assert self._left[row] > 0, f"slot {self._slot}: row {row} was stepped after its episode ended"
@@ -144,18 +221,26 @@ class FakeSimulatorActor:
         return StepReceipt(self._slot, len(rows), tuple(ended), seconds), None, None
 
 
+@dataclass
+class _Acted:
+    """Calls of all generators, in the order of their launch."""
+
+    batches: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+
 class FakeGeneratorActor:
     """Swaps offered weights in between two batches."""
 
-    def __init__(self, latency: Latency) -> None:
+    def __init__(self, latency: Latency, acted: _Acted, place: _Place) -> None:
         self._latency = latency
+        self._place = place
+        self._acted = acted
         self._version = -1
         self._staged = -1
-        self.batches: list[int] = []
-        self.versions: list[int] = []
 
     async def offer(self, weights: None, version: int) -> None:
-        await asyncio.sleep(self._latency.offer)
+        await self._place.use(self._latency.offer)
         self._staged = version
 
     async def act(
@@ -170,18 +255,19 @@ class FakeGeneratorActor:
         self._version = self._staged
         count = sum(map(len, rows))
         assert count > 0, "an empty batch"
-        self.batches.append(count)
-        self.versions.append(self._version)
+        self._acted.batches.append(count)
+        self._acted.versions.append(self._version)
         seconds = self._latency.generate_call + self._latency.generate_row * count
-        await asyncio.sleep(seconds)
+        await self._place.use(seconds)
         return GenerateReceipt(count, self._version, seconds), *(None for _ in rows)
 
 
 class FakeTrainerActor:
     """Keeps (version, last) of every chunk, and checks units when they are trained on."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, place: _Place) -> None:
         self._world = world
+        self._place = place
         self.version = 0
         self._units: dict[int, dict[int, list[tuple[int, bool]]]] = {}
         self._gone: Counter[int] = Counter()
@@ -221,12 +307,12 @@ class FakeTrainerActor:
         self.tickets.append(list(tickets))
         self.staleness.append(self.version - oldest)
         seconds = world.latency.train(step)
-        await asyncio.sleep(seconds)
+        await self._place.use(seconds)
         self.version += 1
         return TrainReceipt(self.version, seconds, {"train/staleness_max": float(self.staleness[-1])})
 
     async def publish(self, weights: str) -> tuple[int, None]:
-        await asyncio.sleep(self._world.latency.snapshot)
+        await self._place.use(self._world.latency.snapshot)
         return self.version, None
 
 
@@ -276,12 +362,21 @@ def play(scheduler: Scheduler, world: World) -> Played:
 async def _play(scheduler: Scheduler, world: World) -> Played:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    generator, trainer, heard = FakeGeneratorActor(world.latency), FakeTrainerActor(world), _Listener()
-    handles = [FakeHandle("generator", generator), FakeHandle("trainer", trainer)]
-    slots, first = [], 0
+    heard, acted, devices, controller = _Listener(), _Acted(), _Devices(world), _Controller(world.controller_s)
+    trainer = FakeTrainerActor(world, devices.place("trainer", 0))
+    handles = [FakeHandle("trainer", trainer, controller)]
+    generators: list[list[FakeHandle]] = [[] for _ in range(world.nodes)]
+    for number in range(world.generators):
+        actor = FakeGeneratorActor(world.latency, acted, devices.place("generator", number))
+        handles.append(FakeHandle(f"generator-{number}", actor, controller))
+        generators[number * world.nodes // world.generators].append(handles[-1])
+    slots, first, shared = [], 0, False
     for number, size in enumerate(world.slots):
-        handles.append(FakeHandle(f"sim-{number}", FakeSimulatorActor(number, size, world)))
-        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)]))
+        simulator_actor = FakeSimulatorActor(number, size, world, devices.place("simulator", number))
+        handles.append(FakeHandle(f"sim-{number}", simulator_actor, controller))
+        device, shared = devices.of_slot(number)
+        node = number * world.nodes // len(world.slots)
+        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)], device, node))
         first += size
     judge: Any = _Judge(world)
     simulator = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"), TaskSpec("b")))
@@ -294,14 +389,14 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
             graph.stopping = True
         if world.evaluate_every and step % world.evaluate_every == 0:
             async with graph.paused():
-                acted = len(generator.batches)
+                before = len(acted.batches)
                 await asyncio.sleep(1.0)
-                assert len(generator.batches) == acted, "somebody played in a pause"
+                assert len(acted.batches) == before, "somebody played in a pause"
 
     graph = Graph(
         slots=slots,
-        generator=handles[0],
-        trainer=handles[1],
+        generators=generators,
+        trainer=handles[0],
         algorithm=algorithm,
         feed=kind(judge.spec, simulator, first, 0),
         hooks=hooks,
@@ -310,6 +405,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         units_per_step=world.units_per_step,
         max_staleness=scheduler.spec.max_staleness,
         batch_rows=world.batch_rows,
+        shared_devices=shared,
         periodic=periodic,
     )
     graph.start(world.steps)
@@ -320,10 +416,11 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         seconds=loop.time(),
         tickets=trainer.tickets,
         staleness=trainer.staleness,
-        batches=generator.batches,
-        versions=generator.versions,
+        batches=acted.batches,
+        versions=acted.versions,
         most_outstanding=trainer.most_outstanding,
         busy={handle.name: handle.busy for handle in handles},
+        devices={**{name: one.busy for name, one in devices.named.items()}, "controller": controller.busy},
         metrics=heard.metrics,
         state=graph.state(),
     )

@@ -25,6 +25,6 @@ class AsyncRolloutScheduler(Scheduler):
             await graph.train()
 
     async def _play(self, graph: Graph, slot: Slot) -> None:
-        while await graph.find_work(slot):  # until all units of the training step are finished
+        while await graph.find_work([slot]):  # until all units of the training step are finished
             await graph.generate([slot])
             await graph.step(slot)

@@ -28,7 +28,7 @@ class FullAsyncScheduler(Scheduler):
 
     async def _play(self, graph: Graph, slot: Slot) -> None:
         while not graph.over:
-            while await graph.find_work(slot):
+            while await graph.find_work([slot]):
                 await graph.generate([slot])
                 await graph.step(slot)
             await graph.new_weights()  # they admit the units of a further step

@@ -1,0 +1,110 @@
+"""Does overlapping cost success? full-async against sync on tabletop, the same seeds and equal env steps.
+
+Both play and train the same windows; under full-async a chunk may be one version old. Greedy success over 600 held-out
+episodes at the end, the 95 % interval (Student's t) of the difference paired by seed, and how old the chunks were.
+
+    python benchmarks/schedules_tabletop.py [--jobs 6] [--output benchmarks/results/schedules_tabletop.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import runpy
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+RECIPE = Path(__file__).parent.parent / "examples" / "tiny_tabletop_ppo_sync_cpu.py"
+SCHEDULERS: dict[str, dict[str, Any]] = {"sync": {"use": "sync"}, "full-async": {"use": "full-async", "max_staleness": 1}}
+SEEDS = (0, 1, 2, 3, 4)
+EPISODES = 600
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262}
+"""Two-sided 95 % quantile of Student's t, by number of pairs."""
+
+
+def run(scheduler: str, seed: int) -> dict[str, Any]:
+    """Train once, and measure."""
+    import rlvla
+    from rlvla.configs import overridden
+
+    ages: list[float] = []
+    env_steps = 0.0
+
+    class Ages:
+        @rlvla.hookimpl
+        def on_step(self, metrics: Mapping[str, float]) -> None:
+            nonlocal env_steps
+            ages.append(metrics["train/staleness_mean"])
+            env_steps = metrics["env_steps"]
+
+    recipe = runpy.run_path(str(RECIPE))["recipe"]()
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"seed": seed, "slots": 4, "threads": 1, "directory": folder, "name": "run", "device": "cpu"}
+        change = {"scheduler": SCHEDULERS[scheduler], "run": {**options, "without": ("display", "tensorboard")}}
+        with rlvla.build(**overridden(recipe, change), listeners=[Ages()]) as one:
+            began = time.perf_counter()
+            one.train()
+            seconds = time.perf_counter() - began
+            results = one.evaluate(episodes=EPISODES, num_envs=100, greedy=True)
+    old = statistics.mean(ages)
+    return {
+        "scheduler": scheduler,
+        "seed": seed,
+        "success": round(results.success, 4),
+        "interval": [round(one, 4) for one in results.interval],
+        "steps": len(ages),
+        "env_steps": env_steps,
+        "train_seconds": round(seconds, 1),
+        "chunks_by_staleness": {"0": round(1 - old, 4), "1": round(old, 4)},
+    }
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the paired difference with its interval, over the seeds that both have."""
+    by = {(one["scheduler"], one["seed"]): one for one in runs}
+    pairs = [seed for seed in SEEDS if all((name, seed) in by for name in SCHEDULERS)]
+    differences = [by["full-async", seed]["success"] - by["sync", seed]["success"] for seed in pairs]
+    mean = statistics.mean(differences)
+    half = T_95[len(pairs)] * statistics.stdev(differences) / len(pairs) ** 0.5
+    return {
+        "seeds": pairs,
+        "differences": [round(one, 4) for one in differences],
+        "mean": round(mean, 4),
+        "interval": [round(mean - half, 4), round(mean + half, 4)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each keeps about two cores busy")
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "schedules_tabletop.json")
+    args = parser.parse_args()
+    todo = [(name, seed) for seed in args.seeds for name in SCHEDULERS]
+    runs = []
+    with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for one in pool.map(run, *zip(*todo, strict=True)):
+            print(json.dumps(one), flush=True)
+            runs.append(one)
+    result = {
+        "machine": f"{os.cpu_count()}-core {platform.machine()} CPU, {args.jobs} runs at a time",
+        "versions": {name: metadata.version(name) for name in ("rlvla", "torch", "mujoco")},
+        "difference": summary(runs),
+        "runs": runs,
+    }
+    print(json.dumps(result["difference"]))
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Which devices this machine offers. Light: asked before torch is imported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visible_gpus() -> int:
+    """Return how many NVIDIA GPUs this process may use: those that CUDA_VISIBLE_DEVICES names, else all of the driver's."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(list(_DRIVER.iterdir())) if _DRIVER.is_dir() else 0
+    if chosen is None:
+        return there
+    named = [one for one in chosen.split(",") if one.strip() not in ("", "-1")]
+    return min(there, len(named)) if there else 0

@@ -1,0 +1,119 @@
+"""The Ray runtime: the same bits as the local one, receipts alone in the controller, faults as everywhere."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+import rlvla
+from rlvla import checkpoint
+from rlvla.errors import ConfigError, SimulatorError
+from rlvla.runtimes.local import LocalHandle
+from rlvla.testing.scheduler import Recorder
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # Ray's own: it forks with threads, and leaves sockets to the garbage collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+PPO = {"use": "ppo", "window": 3, "windows_per_step": 7, "minibatch_size": 8, "passes": 2}
+GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """One Ray for all runs of this file: each would start its own."""
+    from rlvla.runtimes.ray import RayRuntime
+
+    runtime = RayRuntime()
+    yield runtime
+    runtime.close()
+
+
+def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), **run):
+    quiet = {"without": ["tensorboard", "display"], "strict_listeners": True, "save_every": 0}
+    options = {"directory": str(folder), "name": name, "steps": 3, "slots": 2, "threads": 1, "device": "cpu"}
+    sim = {"use": "fake", "num_envs": 5, **(sim or {})}
+    return rlvla.build(
+        sim=sim,
+        model="fake" if sim["use"] == "fake" else "tiny",
+        algo=algo,
+        scheduler=scheduler,
+        train={"learning_rate": 1e-2},
+        run={**options, **quiet, "runtime": runtime, **run},
+        listeners=listeners,
+    )
+
+
+def left(folder: Path):
+    """Return weights and metrics without times."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "train/learning_rate" in line]
+    timed = ("time", "env_steps_per_second", "rollout/generator_batch")
+    numbers = [{name: value for name, value in one.items() if not name.startswith(timed)} for one in lines]
+    found = load_file(checkpoint.find(folder) / "model" / "model.safetensors")
+    return {name: one.tobytes() for name, one in found.items()}, numbers
+
+
+@pytest.mark.parametrize(
+    ("algo", "scheduler", "sim"),
+    [
+        (PPO, "async-rollout", {}),
+        (GRPO, {"use": "full-async", "max_staleness": 0}, {"batched": True}),
+        pytest.param(PPO, "hybrid", {"use": "tabletop"}, marks=pytest.mark.e2e),
+        pytest.param(GRPO, "sync", {"use": "tabletop"}, marks=pytest.mark.e2e),
+    ],
+    ids=["windows", "groups", "tabletop-windows", "tabletop-groups"],
+)
+def test_ray_gives_the_bits_of_the_local_runtime(tmp_path, ray, algo, scheduler, sim):
+    found = {}
+    for runtime in ("local", "ray"):
+        with build(tmp_path, runtime, runtime, algo, scheduler, sim, deterministic=True) as run:
+            run.train()
+            success = run.evaluate(episodes=4).success
+        found[runtime] = (*left(run.directory), success)
+    assert found["ray"] == found["local"]
+
+
+def test_a_dead_worker_is_replaced(tmp_path, ray):
+    heard = Recorder()
+    fault = {"fault": "die", "fault_step": 2, "fault_file": str(tmp_path / "done")}
+    with build(tmp_path, "run", "ray", sim=fault, listeners=[heard]) as run:
+        run.train()
+    assert heard.steps == [1, 2, 3]
+    assert sum(one["rollout/units_lost"] for one in heard.metrics) > 0
+
+
+def test_a_failing_simulator_ends_the_run_in_its_own_words(tmp_path, ray):
+    with build(tmp_path, "run", "ray", sim={"fault": "raise", "fault_step": 4}) as run:
+        with pytest.raises(SimulatorError, match=r"sim-\d.*told to raise"):
+            run.train()
+        assert list((run.directory / "checkpoints").glob("step_*/state.json")), "nothing was saved"
+
+
+def test_the_controller_sees_no_pictures(tmp_path, monkeypatch):
+    """What calls return to it has the same size whatever the size of the pictures."""
+    seen = {}
+    call = LocalHandle.call
+
+    async def counted(self, method, *arguments, returns=0):
+        receipt, *payloads = await call(self, method, *arguments, returns=returns)
+        if method not in ("save", "load"):  # checkpoints are rare
+            seen[size] = seen.get(size, 0) + len(pickle.dumps(receipt))
+        return [receipt, *payloads]
+
+    monkeypatch.setattr(LocalHandle, "call", counted)
+    for size in (16, 64):
+        sim = {"use": "tabletop", "image_size": size}
+        with build(tmp_path, str(size), "local", sim=sim, steps=1, deterministic=True) as run:
+            run.train()
+    assert seen[64] == pytest.approx(seen[16], rel=0.02)  # numbers have more or fewer digits
+
+
+def test_ray_on_a_gpu_is_refused_for_now(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlvla.checks.visible_gpus", lambda: 1)
+    with pytest.raises(ConfigError, match=r"run\.runtime: 'ray' runs on the CPU alone") as caught:
+        build(tmp_path, "run", "ray", device="auto")
+    assert "run.device: cpu (changes speed)" in str(caught.value)
