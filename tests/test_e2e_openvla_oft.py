@@ -31,7 +31,14 @@ def checkpoint(tmp_path_factory):
 
 def model(path: Path, **changes):
     options = {"preset": "rlinf", "mirrored": True, "cameras": ["primary", "wrist"], "horizon": 4, "dtype": "fp32"}
-    return {"use": "openvla-oft", "path": str(path), "unnorm_key": "libero_spatial", "lora_rank": 4, **options, **changes}
+    return {
+        "use": "openvla-oft",
+        "path": str(path),
+        "unnorm_key": "libero_spatial",
+        "lora_rank": 4,
+        **options,
+        **changes,
+    }
 
 
 def observation():

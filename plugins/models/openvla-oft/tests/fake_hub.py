@@ -102,7 +102,11 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in self.server.revisions or not file.is_file():
             return self._error("EntryNotFound", "no such file")
         content = file.read_bytes()
-        headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        headers = {
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "X-Repo-Commit": COMMIT,
+            "Accept-Ranges": "bytes",
+        }
         asked, status, first = self.headers.get("Range"), 200, 0
         if asked is not None:
             status, first = 206, int(asked.removeprefix("bytes=").partition("-")[0])

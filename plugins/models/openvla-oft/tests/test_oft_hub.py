@@ -74,7 +74,9 @@ def test_an_adapter_names_its_base_by_commit(hub: FakeHub, tmp_path):
 def test_what_the_hub_does_not_have_is_named(hub: FakeHub):
     with pytest.raises(CheckpointError, match=r"someone/other: no such folder, and the model hub did not give it"):
         describe("someone/other")
-    with pytest.raises(CheckpointError, match=r"someone/tiny-oft@v9: no such folder, and the model hub did not give it"):
+    with pytest.raises(
+        CheckpointError, match=r"someone/tiny-oft@v9: no such folder, and the model hub did not give it"
+    ):
         describe(f"{NAME}@v9")
 
 

@@ -85,7 +85,9 @@ class OpenVlaOftModel(Model):
         self._read_heads(generator)
         self._tune(generator)
         if algorithm is not None and not self.trainable():
-            raise ConfigError("model.tune: 'heads' trains nothing here: no value head is asked for, and no L1 head is used")
+            raise ConfigError(
+                "model.tune: 'heads' trains nothing here: no value head is asked for, and no L1 head is used"
+            )
         self._graphs = Graphs(self._forward)
         self._keeps_vision = config.keep_vision and not any(
             one.requires_grad for part in self._vision() for one in part.parameters()
