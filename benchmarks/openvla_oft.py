@@ -16,6 +16,7 @@ import json
 import os
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -526,12 +527,19 @@ def main() -> None:
         found["floors"] = floors(model, options)
         for part in options.parts.split(","):
             began = time.perf_counter()
-            found[part] = globals()[part](model, options)
+            try:
+                found[part] = globals()[part](model, options)
+            except Exception as error:  # the parts measured before, and those that follow, are worth keeping
+                traceback.print_exc()
+                found.setdefault("failed", {})[part] = f"{type(error).__name__}: {error}"
+                continue
             found[f"{part}_seconds"] = time.perf_counter() - began
             (options.out / "openvla_oft.json").write_text(json.dumps(found, indent=1))
             (options.out / "openvla_oft.md").write_text(markdown(found))
             print(f"{part}: {found[f'{part}_seconds']:.0f} s", flush=True)
     print(markdown(found))
+    if "failed" in found:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlvla_model_openvla_oft import kernels
+from rlvla_model_openvla_oft import fp8, kernels
 from rlvla_model_openvla_oft.header import BINS, Header
 from rlvla_model_openvla_oft.heads import L1Head, ProprioProjector, ValueHead
 from rlvla_model_openvla_oft.linear import project
@@ -31,6 +32,13 @@ Words = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 _MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
 _STDS = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
 """Of pictures in [0, 1]: ImageNet's for DINO, one half for SigLIP."""
+
+
+@cache
+def _colours(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return means and standard deviations on a device, once: nothing may come from the host while a graph is captured."""
+    means, stds = (torch.tensor(one, device=device)[:, :, None, None] for one in (_MEANS, _STDS))
+    return means, stds
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ class Network(nn.Module):
         self._rows = slice(header.last_action_id - BINS, header.last_action_id)
         self.dtype = torch.float32
         """Of all products."""
+        self._normal: Tensor | None = None
         self.fuse = True
         """Compile element-wise parts where this is a GPU."""
 
@@ -87,6 +96,12 @@ class Network(nn.Module):
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other in memory; says whether any moved."""
         return self.language_model.model.pack()
+
+    def quantise(self) -> None:
+        """Give Llama's layers quantised copies of their weights, which acting then multiplies by; or refresh them."""
+        for layer in self.language_model.model.layers:
+            for stack in layer.stacks():  # type: ignore[operator]
+                fp8.quantise_(stack)
 
     def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return an element-wise function as it is, or compiled."""
@@ -101,8 +116,7 @@ class Network(nn.Module):
 
     def see(self, pictures_NM3HW: Tensor) -> Tensor:
         """Return the tokens of uint8 pictures, ``[N, I, D]``: all cameras and rows in one batch."""
-        device = pictures_NM3HW.device
-        means, stds = (torch.tensor(one, device=device)[:, :, None, None] for one in (_MEANS, _STDS))
+        means, stds = _colours(pictures_NM3HW.device)
         features = self.vision_backbone(pictures_NM3HW.flatten(0, 1), self.dtype, means, stds, self.run)
         return self.projector(features).unflatten(0, pictures_NM3HW.shape[:2]).flatten(1, 2)  # type: ignore[no-any-return]
 
