@@ -251,7 +251,7 @@ def floors(model: OpenVlaOftModel, options: argparse.Namespace) -> dict[str, Any
 
 def inference(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Time a chunk: plain code, this network eager, compiled, by graph, with adapters, and all of ``act``."""
-    rows_ms, plain = [], Plain(model)
+    rows_ms, plain, in_fp8 = [], Plain(model), fp8_copy(model)
     for batch in options.batches:
         inputs = model.preprocess(observation(model, batch))
         words = (inputs["pictures"], inputs["ids"], None, None)
@@ -276,6 +276,10 @@ def inference(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[
                     line["graph_ms"] = timing.graph_ms / batch
                     del by_graph
             line["with_adapters_ms"] = ms(lambda words=words: model._forward(*words))
+            if in_fp8 is not None:
+                with without_adapters():
+                    line["fp8_ms"] = ms(lambda words=words: in_fp8._forward(*words))
+                line["fp8_with_adapters_ms"] = ms(lambda words=words: in_fp8._forward(*words))
             line["vision_ms"] = ms(lambda inputs=inputs: model.network.see(inputs["pictures"]))
             seen, noise = observation(model, batch), Noise(torch.arange(batch, device=DEVICE))
             line["act_ms"] = ms(lambda seen=seen, noise=noise: model.act(model.preprocess(seen), noise))
@@ -283,6 +287,15 @@ def inference(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[
         model._graphs.clear()
         rows_ms.append(line)
     return rows_ms
+
+
+def fp8_copy(model: OpenVlaOftModel) -> OpenVlaOftModel | None:
+    """Return a copy that acts in FP8; None where the GPU cannot multiply it."""
+    if DEVICE.type == "cuda" and torch.cuda.get_device_capability() < (8, 9):
+        return None
+    acting: Any = acting_copy(model)
+    acting.network.quantise()
+    return acting  # type: ignore[no-any-return]
 
 
 def training(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -333,6 +346,10 @@ def numerics(model: OpenVlaOftModel, options: argparse.Namespace) -> dict[str, A
         for name, context in (("without", without_adapters()), ("with", nullcontext())):
             with context:
                 fast[name] = model._forward(inputs["pictures"], inputs["ids"], None, None)[1]
+        in_fp8 = fp8_copy(model)
+        if in_fp8 is not None:
+            fast["fp8"] = in_fp8._forward(inputs["pictures"], inputs["ids"], None, None)[1]
+        del in_fp8
         slots = model.network.layout.slots
         # plain code normalises pictures alike for both towers, so it gets the fast path's picture tokens
         plainly = plain_logits(plain, model, inputs)[:, -slots - 1 : -1, 31744:32000].float()
@@ -352,6 +369,10 @@ def numerics(model: OpenVlaOftModel, options: argparse.Namespace) -> dict[str, A
     found["fast_rms"] = error(fast["without"], wanted["without"])
     found["fast_over_plain"] = found["fast_rms"] / found["plain_rms"]
     found["fast_with_adapters_rms"] = error(fast["with"], wanted["with"])
+    if "fp8" in fast:
+        found["fp8_with_adapters_rms"] = error(fast["fp8"], wanted["with"])
+        gap = fast["fp8"].log_softmax(-1) - fast["with"].log_softmax(-1)
+        found["fp8_log_prob_gap_to_bf16"] = float((gap.abs() * fast["fp8"].softmax(-1)).sum(-1).mean())
     found["logits_rms"] = float(wanted["without"].square().mean().sqrt())
     top = wanted["without"].topk(2, -1).values
     clear = (top[..., 0] - top[..., 1]) > 4 * found["fast_rms"]

@@ -7,7 +7,7 @@ from rlvla.testing import ModelConformance
 
 ACTION = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "gripper", closes_at="high"))
 COMMON = {"unnorm_key": "reach", "horizon": 2, "dtype": "fp32", "lora_rank": 4, "keep_vision": False}
-L1 = {"head": "l1", "gaussian": "learned", "decoding": "parallel", "tune": "full"}
+L1 = {"head": "l1", "gaussian": "learned", "decoding": "parallel", "tune": "full", "rollout": "fp8"}
 TOKENS = {"head": "tokens", "top_k": 5, "keep_vision": True, "decoding": "parallel", "tune": "lora"}
 
 

@@ -13,7 +13,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlvla_model_openvla_oft import adapters, tiny
+from rlvla_model_openvla_oft import adapters, fp8, tiny
 from rlvla_model_openvla_oft.header import DINO, SIGLIP, Header, LlamaShape, TowerShape, read_header
 from rlvla_model_openvla_oft.linear import pack, project
 from rlvla_model_openvla_oft.network import Layout, Network
@@ -312,3 +312,51 @@ def test_header_of_the_checkpoint(checkpoint):
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]
+
+
+# ---- FP8 --------------------------------------------------------------------------------------------------------------
+
+
+def test_fp8_rows_are_exact_at_their_greatest_and_near_elsewhere():
+    x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, 5)[:, None]
+    rows, scale = fp8.quantised_rows(x)
+    again = rows.float() * scale
+    assert rows.dtype == torch.float8_e4m3fn
+    assert (again - x).abs().max(1).values.div(x.abs().max(1).values).max() < 2**-4
+    place = x.abs().argmax(1, keepdim=True)
+    torch.testing.assert_close(again.gather(1, place), x.gather(1, place))
+    assert torch.equal(fp8.quantised_rows(torch.zeros(1, 8))[0].float(), torch.zeros(1, 8))
+
+
+def test_acting_in_fp8_is_near_and_training_is_as_before(checkpoint):
+    from rlvla.weights import acting_copy
+
+    model, seen = worlds.make(checkpoint, rollout="fp8"), worlds.observation(3)
+    exact = worlds.act(model, seen)
+    acting = acting_copy(model)
+    acting.weights_changed(1)
+    quick = worlds.act(acting, seen)
+    gap = (
+        (acting.evaluate(acting.preprocess(seen), quick.replay).logp - quick.logp).abs().mean()
+    )  # with gradients: exact
+    assert 1e-4 < gap < 0.2
+    assert torch.equal(worlds.act(model, seen).logp, exact.logp)  # the trainer's layers have no quantised copies
+    with torch.no_grad():
+        for name, parameter in acting.named_parameters():
+            if ".lora_B." in name:
+                parameter.zero_()
+    assert not torch.equal(worlds.act(acting, seen).logp, quick.logp)  # adapters count on top
+
+
+def test_quantised_copies_follow_full_tuning_in_place(checkpoint):
+    model, seen = worlds.make(checkpoint, tune="full", rollout="fp8"), worlds.observation(2)
+    model.weights_changed(1)
+    down = model.network.language_model.model.layers[0].mlp.down_proj
+    place = down.rlvla_quantised[1].weight_OI.data_ptr()
+    before = worlds.act(model, seen, greedy=True).logp
+    with torch.no_grad():
+        down.weight.mul_(-1)
+    assert torch.equal(worlds.act(model, seen, greedy=True).logp, before)
+    model.weights_changed(2)
+    assert down.rlvla_quantised[1].weight_OI.data_ptr() == place
+    assert not torch.equal(worlds.act(model, seen, greedy=True).logp, before)

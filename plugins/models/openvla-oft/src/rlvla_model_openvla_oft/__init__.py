@@ -95,9 +95,12 @@ class OpenVlaOftConfig:
     """Of frozen weights and of all products; what is trained, log-probs and values are fp32."""
     recompute: bool = False
     """Keep no activations of Llama's layers for the backward pass: less memory, about a third more time."""
-    keep_vision: bool = True
-    """Keep projected pictures of each chunk for training (bf16: 2 MB a picture at full size), while nothing in them is
-    trained."""
+    keep_vision: bool = False
+    """Keep projected pictures of each chunk in host memory, so that training need not compute them again (bf16: 2 MB a
+    picture at full size); only while nothing in them is trained."""
+    rollout: Literal["same", "fp8"] = "same"
+    """Products of Llama's layers while acting. FP8 costs a quantised copy (6.5 GB) and differs from what training computes
+    (see ``train/generator_gap``); ``algo.proximal: recompute`` centres ratios on training's own log-probs."""
     fuse: bool = True
     """On a GPU, compile the element-wise parts (norms, rotary positions, SwiGLU); costs half a minute at the start."""
     graphs: bool = True

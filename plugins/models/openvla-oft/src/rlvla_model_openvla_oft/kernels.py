@@ -55,6 +55,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned.to(x.dtype)
 
 
+def split_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return query and key of ``[R, 3, heads, Z]`` rotated, and value: one kernel, so that its gradient is one too."""
+    q, k, v = qkv.unbind(1)
+    return rotate(q, cos, sin), rotate(k, cos, sin), v.clone()
+
+
 def swiglu(gate_up: Tensor) -> Tensor:
     """Return ``silu(gate) * up`` of both beside each other."""
     gate, up = gate_up.chunk(2, -1)

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 ADAPTER = "default"
 """peft's name of the only adapter."""
+QUANTISED = "rlvla_quantised"
+"""Attribute of a layer: number of layers in a stack that begins with it, to what multiplies by their quantised weights."""
 _WITHOUT_ADAPTERS: ContextVar[bool] = ContextVar("without_adapters", default=False)
 
 _Part = tuple[int, int, int, int, float]
@@ -91,9 +93,15 @@ def project(x: Tensor, *modules: nn.Module, rows: slice | None = None) -> Tensor
     if layers[0].bias is not None:
         bias = torch.cat([layer.bias for layer in layers])[chosen].to(x.dtype)  # type: ignore[misc]
     parts, down, up = _adapters(modules, chosen, x.dtype)
+    flat = x.reshape(-1, x.shape[-1])
+    quick = getattr(layers[0], QUANTISED, {}).get(len(layers)) if rows is None and not torch.is_grad_enabled() else None
+    if quick is not None:
+        out_RO: Tensor = quick(flat)
+        if down is not None:
+            _add_adapters_(out_RO, flat @ down.T, parts, up)
+        return out_RO.view(*x.shape[:-1], len(out_RO.T))
     if down is None:
         return F.linear(x, weight, bias)
-    flat = x.reshape(-1, x.shape[-1])
     return _Adapted.apply(flat, weight, bias, parts, down, *up).view(*x.shape[:-1], len(weight))  # type: ignore[no-any-return]
 
 
@@ -117,6 +125,11 @@ def _adapters(
     return parts, (torch.cat(down) if down else None), up
 
 
+def _add_adapters_(out_RO: Tensor, low_RL: Tensor, parts: list[_Part], up: Sequence[Tensor]) -> None:
+    for (first, last, low, high, scale), one in zip(parts, up, strict=True):
+        out_RO[:, first:last].addmm_(low_RL[:, low:high], one.T, alpha=scale)
+
+
 class _Adapted(torch.autograd.Function):
     """``x W^T + b``, plus each adapter on its own outputs. W and b are frozen."""
 
@@ -132,8 +145,7 @@ class _Adapted(torch.autograd.Function):
     ) -> Tensor:
         out_RO = F.linear(x_RI, weight_OI, bias_O)
         low_RL = x_RI @ down_LI.T
-        for (first, last, low, high, scale), one in zip(parts, up, strict=True):
-            out_RO[:, first:last].addmm_(low_RL[:, low:high], one.T, alpha=scale)
+        _add_adapters_(out_RO, low_RL, parts, up)
         ctx.parts = parts
         ctx.save_for_backward(x_RI, weight_OI, down_LI, low_RL, *up)
         return out_RO

@@ -67,9 +67,14 @@ class LlamaLayer(nn.Module):
 
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other; says whether any moved."""
+        moved = [pack(stack) for stack in self.stacks()]
+        return any(moved)
+
+    def stacks(self) -> list[list[nn.Module]]:
+        """Return the linear layers, those that read one input together."""
         attention, mlp = self.self_attn, self.mlp
-        moved = pack([attention.q_proj, attention.k_proj, attention.v_proj])
-        return pack([mlp.gate_proj, mlp.up_proj]) or moved
+        qkv: list[nn.Module] = [attention.q_proj, attention.k_proj, attention.v_proj]
+        return [qkv, [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
 
     def forward(
         self,
@@ -99,18 +104,21 @@ class LlamaLayer(nn.Module):
             normed = run(kernels.rms_norm)(x_RD, weight, self._eps)
         else:
             x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, weight, self._eps)
-        turn_q = turn
+        rotate = run(kernels.rotate)
         if wanted is None:
             qkv = project(normed, attention.q_proj, attention.k_proj, attention.v_proj)
-            q, k, v = qkv.unflatten(-1, (3, self._heads, -1)).unbind(1)
+            qkv = qkv.unflatten(-1, (3, self._heads, -1))
+            if torch.is_grad_enabled():
+                q, k, v = run(kernels.split_rotate)(qkv, *turn)
+            else:
+                q, k, v = rotate(qkv[:, 0], *turn), rotate(qkv[:, 1], *turn), qkv[:, 2]
         else:
             k, v = project(normed, attention.k_proj, attention.v_proj).unflatten(-1, (2, self._heads, -1)).unbind(1)
             x_RD, normed = _places(x_RD, rows, wanted), _places(normed, rows, wanted)
-            turn_q = _places(turn[0], rows, wanted), _places(turn[1], rows, wanted)
             q = project(normed, attention.q_proj).unflatten(-1, (self._heads, -1))
+            q, k = rotate(q, _places(turn[0], rows, wanted), _places(turn[1], rows, wanted)), rotate(k, *turn)
             mask = mask[..., wanted, :] if mask is not None and mask.shape[-2] > 1 else mask
-        rotate = run(kernels.rotate)
-        q, k, v = (one.unflatten(0, (rows, -1)).transpose(1, 2) for one in (rotate(q, *turn_q), rotate(k, *turn), v))
+        q, k, v = (one.unflatten(0, (rows, -1)).transpose(1, 2) for one in (q, k, v))
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
@@ -122,7 +130,8 @@ class LlamaLayer(nn.Module):
 
 def _places(x: Tensor, rows: int, wanted: slice) -> Tensor:
     """Return some tokens of each row, one row after another."""
-    return x.unflatten(0, (rows, -1))[:, wanted].flatten(0, 1)
+    places: Tensor = x.unflatten(0, (rows, -1))[:, wanted]
+    return places.flatten(0, 1)
 
 
 class LlamaStack(nn.Module):
@@ -138,7 +147,7 @@ class LlamaStack(nn.Module):
 
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other; says whether any moved."""
-        moved = [bool(layer.pack()) for layer in self.layers]  # type: ignore[operator]
+        moved: list[bool] = [layer.pack() for layer in self.layers]  # type: ignore[operator]
         return any(moved)
 
     def turn(self, positions_NS: Tensor) -> tuple[Tensor, Tensor]:

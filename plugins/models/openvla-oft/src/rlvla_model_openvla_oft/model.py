@@ -88,6 +88,8 @@ class OpenVlaOftModel(Model):
             raise ConfigError(
                 "model.tune: 'heads' trains nothing here: no value head is asked for, and no L1 head is used"
             )
+        self.quantised_version: int | None = None
+        """Version of the weights whose products are in FP8; None: they are not."""
         self._graphs = Graphs(self._forward)
         self._keeps_vision = config.keep_vision and not any(
             one.requires_grad for part in self._vision() for one in part.parameters()
@@ -312,6 +314,10 @@ class OpenVlaOftModel(Model):
     def weights_changed(self, version: int) -> None:
         if self.network.pack():  # an acting copy of trained weights has each in memory of its own
             self._graphs.clear()
+        if self.config.rollout == "fp8" and (self.quantised_version is None or self.config.tune == "full"):
+            self.network.quantise()
+            self.quantised_version = version
+            self._graphs.clear()
 
     def reference(self) -> AbstractContextManager[None] | None:
         started_without = self._lora is not None and self.header.adapter is None
@@ -456,6 +462,11 @@ def _check_simulator(
 ) -> None:
     """Make sure that the checkpoint fits the simulator, before anything of it is read."""
     problems = []
+    on_gpu = torch.cuda.is_available()
+    if config.rollout == "fp8" and on_gpu and (found := torch.cuda.get_device_capability()) < (8, 9):
+        problems.append(
+            f"model.rollout: got 'fp8', which this GPU (compute capability {found}) cannot multiply: 'same'"
+        )
     if missing := [role for role in config.cameras if role not in {one.role for one in simulator.cameras}]:
         problems.append(f"model.cameras: the simulator offers no {', '.join(missing)}")
     if len(statistics.low) != simulator.action_dim:

@@ -175,7 +175,8 @@ class Tower(nn.Module):
         normed_RD: Tensor = layer_norm(x_RD, self.blocks[0].norm1)  # type: ignore[arg-type]
         for block, following in itertools.pairwise(self.blocks):
             x_RD, normed_RD = block(x_RD, normed_RD, pictures, following.norm1, run)
-        return x_RD.unflatten(0, (pictures, -1))[:, 5 if self._registers else 0 :]
+        x = x_RD.unflatten(0, (pictures, -1))
+        return x[:, 5:] if self._registers else x
 
 
 class VisionBackbone(nn.Module):
