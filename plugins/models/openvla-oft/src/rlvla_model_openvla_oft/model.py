@@ -312,7 +312,8 @@ class OpenVlaOftModel(Model):
             return self.network.values(self._features(inputs, none))
 
     def weights_changed(self, version: int) -> None:
-        if self.network.pack():  # an acting copy of trained weights has each in memory of its own
+        moved = self.network.shrink()
+        if self.network.pack() or moved:
             self._graphs.clear()
         if self.config.rollout == "fp8" and (self.quantised_version is None or self.config.tune == "full"):
             self.network.quantise()

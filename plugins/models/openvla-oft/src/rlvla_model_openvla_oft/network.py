@@ -97,6 +97,22 @@ class Network(nn.Module):
         """Put weights that are multiplied together beside each other in memory; says whether any moved."""
         return self.language_model.model.pack()
 
+    def shrink(self) -> bool:
+        """Hold weights of an acting copy, which training has in fp32, in the dtype of all products; says whether any moved.
+
+        Products round them so anyway. Adapters and heads stay in fp32.
+        """
+        parts = (self.vision_backbone, self.projector, self.language_model)
+        wide = [
+            one
+            for part in parts
+            for name, one in part.named_parameters()
+            if one.ndim > 1 and one.dtype != self.dtype and not one.requires_grad and ".lora_" not in name
+        ]
+        for parameter in wide:
+            parameter.data = parameter.data.to(self.dtype)
+        return bool(wide)
+
     def quantise(self) -> None:
         """Give Llama's layers quantised copies of their weights, which acting then multiplies by; or refresh them."""
         for layer in self.language_model.model.layers:
