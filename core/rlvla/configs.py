@@ -48,6 +48,10 @@ class TrainConfig:
     """Training steps over which the learning rate rises from zero, linearly."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """Decoupled weight decay (AdamW)."""
+    adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """Decay of Adam's first moment, each optimizer step."""
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
+    """Decay of Adam's second moment."""
     adam_eps: Annotated[float, Gt(0)] = 1e-5
     """Added to the root of Adam's second moment."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
@@ -71,6 +75,9 @@ class TrainConfig:
     """Demonstration samples (chunks) in an optimizer step."""
     max_bad_steps: Annotated[int, Ge(1)] = 5
     """Optimizer steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops."""
+    max_empty_steps: Annotated[int, Ge(1)] | None = None
+    """Optimizer steps in a row without any gradient (all groups filtered, all outcomes equal, no action valid; a warning
+    says so) before the run stops; None: it goes on collecting."""
 
 
 @config

@@ -27,7 +27,7 @@ from rlvla.rollout import Row, Slot
 from rlvla.runtimes import Handle, runtime_of
 from rlvla.scheduler import Scheduler
 from rlvla.watch import Watch
-from rlvla.work import GroupFeed, WindowFeed
+from rlvla.work import training_feed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,7 +67,6 @@ class Engine:
         self.model_manifest: dict[str, Any] = {}
         self.parameters = self.trainable = 0
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
-        kind: type[WindowFeed | GroupFeed] = GroupFeed if specs.algo.unit == "group" else WindowFeed
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
         self._watch = Watch()
@@ -79,7 +78,7 @@ class Engine:
             generators=[[self.generator]],
             trainer=self.trainer,
             algorithm=making.make_algorithm(config),
-            feed=kind(specs.algo, specs.sim, specs.num_envs, config.run.seed),
+            feed=training_feed(specs.algo, specs.sim, specs.num_envs, config.run.seed),
             hooks=hooks,
             watch=self._watch,
             until=config.run.steps,

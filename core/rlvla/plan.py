@@ -26,8 +26,7 @@ def cost_line(engine: Engine) -> str:
     rollout_s, train_s = engine.wait(_trial(engine))
     remaining = run.steps - engine.graph.steps_done
     trajectories = specs.units_per_step * specs.algo.group_size
-    chunks = specs.algo.window if specs.algo.unit == "window" else specs.max_chunks
-    rounds = -(-trajectories // specs.num_envs) * chunks
+    rounds = -(-trajectories // specs.num_envs) * specs.trajectory_chunks
     optimizer_steps = specs.algo.passes * -(
         -specs.samples_per_step // (specs.algo.minibatch_size or specs.samples_per_step)
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Ended:
-    """An episode that came to its end."""
+    """An episode that came to its end, or that its window gave up (without partial reset)."""
 
     row: int
     terminated: bool

@@ -158,8 +158,9 @@ class Rollout:
     async def step(self, slot: Slot) -> None:
         """Execute the slot's chunk, and report what was played and what ended."""
         before = slot.observation
+        given_up = [place for place in slot.active if (one := slot.rows[place].work) is not None and one.gives_up]
         try:
-            receipt, after, outcome = await slot.actor.call("step", slot.action, slot.active, returns=2)
+            receipt, after, outcome = await slot.actor.call("step", slot.action, slot.active, given_up, returns=2)
         except WorkerDied as error:
             return await self.replace(slot, error)
         slot.observation, slot.restarts = after, 0
@@ -170,7 +171,7 @@ class Rollout:
             work = row.work
             assert work is not None, "an active row without work"
             row.live = place not in ended
-            last = work.chunk + 1 == work.length if work.length is not None else place in ended
+            last = work.ends(place in ended)
             entries.append(Entry(work.ticket, work.member, work.chunk, place, last))
             work.chunk += 1
             if last:

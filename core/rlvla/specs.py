@@ -169,6 +169,9 @@ class AlgorithmSpec:
     """Folder of recorded demonstrations that the units come from (unit ``demonstration``: nothing is rolled out)."""
     window: int = 1
     """Chunk steps in a window (unit ``window``)."""
+    partial_reset: bool = True
+    """Windows go on with the next episode where one ends, and with its rest in the next window; False: each is one
+    episode from its start, and over when that ends (unit ``window``)."""
     group_size: int = 1
     """Rollouts in a group (unit ``group``)."""
     passes: int = 1

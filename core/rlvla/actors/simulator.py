@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,8 +78,14 @@ class SimulatorActor:
         observation = self._show(rows, self._runner.reset(rows, seeds, starts))
         return time.perf_counter() - began, observation
 
-    def step(self, action: Action, rows: Sequence[int]) -> tuple[StepReceipt, ObservationBatch, Outcome]:
-        """Execute a chunk in ``rows``; returns what ended, the observation after it, and the outcome of those rows."""
+    def step(
+        self, action: Action, rows: Sequence[int], given_up: Collection[int] = ()
+    ) -> tuple[StepReceipt, ObservationBatch, Outcome]:
+        """Execute a chunk in ``rows``; returns what ended, the observation after it, and the outcome of those rows.
+
+        Episodes in the rows ``given_up`` go no further: they count as ended, cut like at a step limit, in the receipt
+        (the outcome says nothing of it).
+        """
         began = time.perf_counter()
         picked = list(rows)
         active = np.zeros(self.rows, bool)
@@ -91,7 +97,7 @@ class SimulatorActor:
             name: on_host(getattr(result, name))[picked]
             for name in ("reward", "terminated", "truncated", "valid", "success")
         }
-        ended = self._count(picked, fields)
+        ended = self._count(picked, fields, given_up)
         if not np.isfinite(fields["reward"]).all():
             raise SimulatorError(f"slot {self.slot} gave a reward that is not finite: {fields['reward'].tolist()}")
         outcome = Outcome.of(fields, len(picked))
@@ -104,7 +110,7 @@ class SimulatorActor:
         )
         return receipt, self._show(range(self.rows), result.observation), outcome
 
-    def _count(self, rows: Sequence[int], fields: Mapping[str, Any]) -> tuple[Ended, ...]:
+    def _count(self, rows: Sequence[int], fields: Mapping[str, Any], given_up: Collection[int]) -> tuple[Ended, ...]:
         steps_n = fields["valid"].sum(1)
         return_n = np.where(fields["valid"], fields["reward"], 0.0).sum(1)
         terminated_n, truncated_n = fields["terminated"].any(1), fields["truncated"].any(1)
@@ -115,7 +121,7 @@ class SimulatorActor:
             episode.episode_return += float(return_n[place])
             solved = bool(fields["success"][place])
             episode.success |= solved
-            if terminated_n[place] or truncated_n[place]:
+            if terminated_n[place] or truncated_n[place] or row in given_up:
                 ended.append(
                     Ended(
                         row=row,

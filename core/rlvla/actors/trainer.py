@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rlvla import ranks
 from rlvla.algorithm import Algorithm
-from rlvla.assembly import Assembled, Assembly, Entry
+from rlvla.assembly import Assembled, Assembly, Entry, check_groups
 from rlvla.batch import Action, Loss, ObservationBatch, Outcome
 from rlvla.configs import TrainConfig
 from rlvla.imitation import Teacher
@@ -54,6 +54,7 @@ class TrainerActor:
         self._assembly = Assembly()
         self._device = next(model.parameters()).device
         self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
+        self._was_empty = False
         self._teachers: dict[str, Teacher] = {}
         self._reference: Model | None = None
         if algorithm.spec.reference and model.reference() is None:
@@ -85,6 +86,8 @@ class TrainerActor:
 
         Raises:
             NonFiniteError: the loss or gradient was not finite too often in a row.
+            NothingToLearnError: there was none too often in a row, and ``max_empty_steps`` is set.
+            SimulatorError: rollouts of a group start from different scenes.
         """
         began = time.perf_counter()
         metrics: dict[str, float] = {}
@@ -96,13 +99,26 @@ class TrainerActor:
                 data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
             else:
                 data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
+            if spec.unit == "group":
+                check_groups(data)
             self._fill(data)
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
             metrics = self._passes(data, batch, step)
-            metrics["train/staleness_max"] = float(lag.max())
-            metrics["train/staleness_mean"] = float(lag.float().mean())
-            metrics["train/samples"] = float(len(lag))
+            empty = metrics.get("train/empty_steps", 0.0)
+            if empty and not self._was_empty:  # once for several in a row
+                log.warning(
+                    "training step %d: %.0f optimizer steps had nothing to learn from: every group was filtered, all "
+                    "outcomes were equal, or no action was valid (train.max_empty_steps bounds how long that may go on)",
+                    step,
+                    empty,
+                )
+            self._was_empty = empty > 0
+            of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
+            ranks.add_up([of_all])
+            metrics["train/staleness_max"] = ranks.largest(float(lag.max()) if len(lag) else 0.0)
+            metrics["train/staleness_mean"] = float(of_all[0] / of_all[1])
+            metrics["train/samples"] = float(of_all[1])
             metrics["train/learning_rate"] = self._optimizer.learning_rate
         self.version += 1
         return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
@@ -190,8 +206,11 @@ class TrainerActor:
         minibatches = int(ranks.largest(math.ceil(samples / size)))
         whole = Sums()
         for number in range(spec.passes):
-            shuffle = torch.Generator().manual_seed(derive(self._seed, "shuffle", step, number))
-            order = torch.randperm(samples, generator=shuffle)
+            if spec.unit == "demonstration" and number == 0:
+                order = torch.arange(samples)  # drawn in random order over all ranks
+            else:
+                shuffle = torch.Generator().manual_seed(derive(self._seed, "shuffle", step, number))
+                order = torch.randperm(samples, generator=shuffle)
             this_pass = Sums()
             for place in range(minibatches):  # a rank that has no samples left still takes part in the sums
                 chosen = order[place * size : (place + 1) * size]
@@ -222,6 +241,8 @@ class TrainerActor:
             sums.total("bad_steps", 1.0 / ranks.world())
         else:
             sums.mean("grad_norm", norm)
+        if norm == 0:
+            sums.total("empty_steps", 1.0 / ranks.world())
 
     @torch.no_grad()
     def _compare(self, data: Assembled, part: Tensor, logp: Tensor, sums: Sums) -> None:

@@ -20,14 +20,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlvla.batch import Evaluation, Loss, Trajectories
-from rlvla.rl import losses, reductions
+from rlvla.rl import losses, quantiles, reductions
 from rlvla.rl.moments import sum_over_ranks
 
 if TYPE_CHECKING:
     from rlvla.rl.options import PolicyOptions
-
-SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
-"""Sizes of the log-ratio; the share of elements beyond each is a metric, and quantiles follow from them."""
 
 
 class PolicyObjective:
@@ -158,7 +155,7 @@ class PolicyObjective:
         return anchor
 
     def _ratio_metrics(self, loss: Loss, log_ratio: Tensor, raw: Tensor, advantage: Tensor, mask: Tensor) -> None:
-        ratio, size = log_ratio.exp(), log_ratio.abs()
+        ratio = log_ratio.exp()
         outside = (ratio < 1 - self.options.clip_low) | (ratio > 1 + self.options.clip_high)
         pushes = (
             losses.has_gradient(log_ratio, advantage, **self._clip)
@@ -172,9 +169,9 @@ class PolicyObjective:
             "dead_fraction": ~pushes & (advantage != 0),
             "log_ratio_clamped": raw != log_ratio,
             "ratio": ratio,
-            **{f"log_ratio_beyond_{share:g}": size > share for share in SHARES},
         }
         loss.metrics |= {name: masked(x, mask) for name, x in entries.items()}
+        loss.distributions["ratio"] = quantiles.counts(log_ratio, mask)
         loss.maxima["ratio_max"] = torch.where(mask, ratio, 0.0).max() if mask.numel() else ratio.new_zeros(())
 
     def _batch_metrics(

@@ -55,6 +55,7 @@ class SchedulerConformance(Conformance):
     steps: ClassVar[int] = 3
     algorithms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "windows": {"use": "ppo", "window": 3, "minibatch_size": None},
+        "fixed-length": {"use": "ppo", "window": 3, "minibatch_size": None, "partial_reset": False},
         "groups": {"use": "grpo", "group_size": 3, "groups_per_step": 3},
     }
 
@@ -243,6 +244,7 @@ def _world(seed: int) -> World:
     return World(
         slots=[draw.randint(1, 3) for _ in range(draw.randint(1, 4))],
         unit="group" if seed % 2 else "window",
+        partial_reset=seed % 3 > 0,
         units_per_step=draw.randint(1, 6),
         steps=4,
         latency=Latency(

@@ -26,7 +26,7 @@ from rlvla.scheduler import Scheduler
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec, UnitKind
 from rlvla.testing.devices import Shared
 from rlvla.watch import Watch
-from rlvla.work import GroupFeed, WindowFeed
+from rlvla.work import training_feed
 
 Kind = Literal["simulator", "generator", "trainer"]
 
@@ -66,6 +66,7 @@ class World:
     """Seconds that the controller, which does one thing at a time, is busy with each call of an actor."""
     unit: UnitKind = "window"
     window: int = 2
+    partial_reset: bool = True
     group_size: int = 2
     units_per_step: int = 2
     steps: int = 2
@@ -208,7 +209,7 @@ class FakeSimulatorActor:
             self._episodes += 1
         return self._world.latency.reset, None
 
-    async def step(self, action: Any, rows: Sequence[int]) -> tuple[StepReceipt, None, None]:
+    async def step(self, action: Any, rows: Sequence[int], given_up: Collection[int]) -> tuple[StepReceipt, None, None]:
         seconds = self._world.latency.simulate(self._slot, self._steps)
         self._steps += 1
         await self._place.use(seconds)
@@ -218,6 +219,9 @@ class FakeSimulatorActor:
             self._left[row] -= 1
             if not self._left[row]:
                 ended.append(Ended(row, True, True, True, 1, 1.0))
+            elif row in given_up:
+                self._left[row] = 0
+                ended.append(Ended(row, False, False, False, 1, 0.0))
         return StepReceipt(self._slot, len(rows), tuple(ended), seconds), None, None
 
 
@@ -302,6 +306,7 @@ class FakeTrainerActor:
             assert len(unit) == wanted, f"ticket {ticket} has {len(unit)} of {wanted} trajectories"
             for chunks in unit.values():
                 ends = [last for _, last in chunks]
+                assert world.unit == "group" or len(ends) <= world.window, f"ticket {ticket}: {len(ends)} chunks"
                 assert ends == [False] * (len(chunks) - 1) + [True], f"ticket {ticket} is not whole: {ends}"
                 oldest = min(oldest, *(version for version, _ in chunks))
         self.tickets.append(list(tickets))
@@ -341,6 +346,7 @@ class _Judge:
             ratio_level="chunk",
             values=False,
             window=world.window if world.unit == "window" else 1,
+            partial_reset=world.partial_reset,
             group_size=world.group_size if world.unit == "group" else 1,
             refill_budget=world.budget,
         )
@@ -380,7 +386,6 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         first += size
     judge: Any = _Judge(world)
     simulator = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"), TaskSpec("b")))
-    kind: type[WindowFeed | GroupFeed] = WindowFeed if world.unit == "window" else GroupFeed
     algorithm: Algorithm = judge
     hooks: Any = heard
 
@@ -398,7 +403,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         generators=generators,
         trainer=handles[0],
         algorithm=algorithm,
-        feed=kind(judge.spec, simulator, first, 0),
+        feed=training_feed(judge.spec, simulator, first, 0),
         hooks=hooks,
         watch=Watch(),
         until=world.steps,

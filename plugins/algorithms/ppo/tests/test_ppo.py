@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvla.errors import ConfigError
+from rlvla.rl import quantiles
 from rlvla.testing import random_trajectories
 from rlvla.testing.algorithm import LEVELS, gradients, run, width, with_asked
 from rlvla.testing.worlds import evaluation_of
@@ -169,6 +170,18 @@ def test_padding_in_the_middle_is_an_error() -> None:
         made().prepare(trajectories)
 
 
+def test_a_batch_of_truncated_episodes_only_is_followed_by_values() -> None:
+    trajectories = random_trajectories(0, U=3, T=1, H=2, K=1, V=1, done_rate=0.0)
+    trajectories.truncated[:, 0, 1] = True
+    trajectories.reward.zero_()
+    trajectories.final_value.fill_(0.5)
+    for bootstrap, target in (("truncation", 0.45), ("always", 0.45), ("never", 0.0)):
+        batch = made(bootstrap=bootstrap, gamma=0.9).prepare(trajectories)
+        torch.testing.assert_close(batch["return"], torch.full((3, 1), target))
+    total, _ = run(made(gamma=0.9), trajectories, evaluation_of(trajectories, seed=1))
+    assert math.isfinite(total)
+
+
 # --- value, entropy, metrics ---
 
 
@@ -223,8 +236,15 @@ def test_metrics_of_known_ratios() -> None:
     assert metrics["approx_kl_k1"].item() == pytest.approx(-(math.log(1.5) + 20) / 4, rel=1e-5)
     k3 = (1.5 - 1 - math.log(1.5) + math.exp(20) - 1 - 20) / 4
     assert metrics["approx_kl"].item() == pytest.approx(k3, rel=1e-5)
-    assert metrics["log_ratio_beyond_0.3"].item() == pytest.approx(8 / 16)
-    assert metrics["log_ratio_beyond_1"].item() == pytest.approx(4 / 16)
+    counts = metrics["ratio_counts"]
+    assert counts.sum().item() == 16
+    shares = [quantiles.quantile(counts, share) for share in (0.5, 0.7, 0.75, 0.95)]
+    assert shares == [
+        1.0,
+        pytest.approx(1.5, rel=0.01),
+        pytest.approx(1.5, rel=0.01),
+        pytest.approx(math.exp(20), rel=0.4),
+    ]
 
 
 def test_a_policy_that_did_not_move_has_no_divergence() -> None:
@@ -470,6 +490,7 @@ OTHERS = {
     "max_staleness": ({}, 2),
     "minibatch_size": ({}, 7),
     "normalise_advantages": ({}, False),
+    "partial_reset": ({}, False),
     "passes": ({}, 5),
     "proximal": ({}, "recompute"),
     "ratio_level": ({}, "token"),
