@@ -115,6 +115,8 @@ class Plain(nn.Module):
             if ".lora_" not in name
         }
         llama.load_state_dict(weights, assign=True)
+        for layer in llama.model.layers:  # what releases without the config's own switch look at
+            layer.self_attn.is_causal = False
         llama.model.rotary_emb = type(llama.model.rotary_emb)(config).to(DEVICE)  # its buffers are in no checkpoint
         return llama.eval()
 
@@ -339,6 +341,7 @@ def training(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[s
 def numerics(model: OpenVlaOftModel, options: argparse.Namespace) -> dict[str, Any]:
     """Compare logits of the fast path and of plain code in bf16 with the same weights in fp32."""
     batch = min(8, options.batches[-1])
+    torch.backends.cudnn.allow_tf32 = False  # the reference is fp32 all through
     inputs = model.preprocess(observation(model, batch))
     plain = Plain(model)
     with torch.no_grad():

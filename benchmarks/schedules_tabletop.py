@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 RECIPE = Path(__file__).parent.parent / "examples" / "tiny_tabletop_ppo_sync_cpu.py"
-SCHEDULERS: dict[str, dict[str, Any]] = {"sync": {"use": "sync"}, "full-async": {"use": "full-async", "max_staleness": 1}}
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "sync": {"use": "sync"},
+    "full-async": {"use": "full-async", "max_staleness": 1},
+}
 SEEDS = (0, 1, 2, 3, 4)
 EPISODES = 600
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262}

@@ -87,6 +87,23 @@ def test_a_saved_adapter_starts_a_model_and_names_its_base(checkpoint, tmp_path)
     assert again.reference() is None
 
 
+def test_heads_alone_name_the_checkpoint_they_stand_on(checkpoint, tmp_path):
+    model, seen = worlds.make(checkpoint, tune="heads", head="l1"), worlds.observation(2)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.5)
+    model.save(tmp_path / "heads")
+    assert not list((tmp_path / "heads").glob("model*"))
+    again = worlds.make(tmp_path / "heads", tune="heads", head="l1", seed=3)
+    other = worlds.make(checkpoint, tune="heads", head="l1", seed=4)
+    other.load(tmp_path / "heads")
+    for one in (again, other):
+        assert torch.equal(worlds.act(one, seen).logp, worlds.act(model, seen).logp)
+        assert torch.equal(worlds.act(one, seen).value, worlds.act(model, seen).value)
+    worlds.make(tmp_path / "heads", tune="lora").save(tmp_path / "adapter")
+    assert json.loads((tmp_path / "adapter/config.json").read_text())["rlvla_base"] == str(checkpoint)
+
+
 def test_full_tuning_saves_and_loads_all_weights_exactly(checkpoint, tmp_path):
     model, seen = worlds.make(checkpoint, tune="full", dtype="bf16"), worlds.observation(2)
     with torch.no_grad():

@@ -204,7 +204,7 @@ def test_padding_changes_neither_actions_nor_log_probs(checkpoint):
 
 
 def test_recomputed_ratio_is_exactly_one(checkpoint):
-    for options in ({}, {"top_k": 7, "keep_vision": False}, {"head": "l1", "proprio": True}):
+    for options in ({}, {"top_k": 7, "keep_vision": True}, {"head": "l1", "proprio": True}):
         model, seen = worlds.make(checkpoint, **options), worlds.observation(4)
         action = worlds.act(model, seen)
         evaluation = model.evaluate(model.preprocess(seen), action.replay)
@@ -277,7 +277,9 @@ def test_recomputing_activations_changes_no_gradient(checkpoint):
 
 
 def test_without_adapters_is_the_checkpoint(checkpoint):
-    plain, adapted, seen = worlds.make(checkpoint, tune="heads"), worlds.make(checkpoint), worlds.observation(3)
+    everywhere = {"tune_vision": True, "lora_targets": ("q_proj", "proj", "fc1", "lm_head")}
+    plain, adapted = worlds.make(checkpoint, tune="heads"), worlds.make(checkpoint, **everywhere)
+    seen = worlds.observation(3)
     replay = worlds.act(plain, seen).replay
     with torch.no_grad():
         wanted = plain.evaluate(plain.preprocess(seen), replay).logp

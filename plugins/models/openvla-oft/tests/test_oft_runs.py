@@ -42,8 +42,8 @@ def weights_of(run: rlvla.Run) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"tune_vision": True, "lora_targets": ("q_proj", "lm_head", "qkv"), "keep_vision": False},
+        {"keep_vision": True},
+        {"tune_vision": True, "lora_targets": ("q_proj", "lm_head", "qkv", "proj"), "dtype": "bf16"},
         {"tune": "full", "dtype": "bf16"},
         {"head": "l1", "gaussian": "learned", "proprio": True},
         {"decoding": "autoregressive", "horizon": 1, "top_k": 9},

@@ -47,9 +47,9 @@ def add(network: nn.Module, layers: list[str], rank: int, alpha: float, generato
     torch.set_rng_state(state)  # peft drew weights of its own
     for name, parameter in network.named_parameters():
         if f".lora_A.{ADAPTER}." in name:
-            parameter.data = torch.randn(parameter.shape, generator=generator) / rank
+            parameter.data = (torch.randn(parameter.shape, generator=generator) / rank).to(parameter.device)
         elif f".lora_B.{ADAPTER}." in name:
-            parameter.data = torch.zeros(parameter.shape)
+            parameter.data = torch.zeros(parameter.shape, device=parameter.device)
     return config
 
 

@@ -171,13 +171,19 @@ def _write(tensors: Mapping[str, Tensor], file: Path) -> None:
     save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, file, metadata={"format": "pt"})
 
 
-def write_headers(folder: Path, header: Header, *, tokenizer: bool) -> None:
-    """Write config and statistics, and copy tokenizer and preprocessor, of the checkpoint that training started from."""
+def write_headers(folder: Path, header: Header, base: str | None) -> None:
+    """Write config and statistics of the checkpoint that training started from.
+
+    Args:
+        folder: made where it is not there.
+        header: of that checkpoint.
+        base: its name, where the folder is to hold no weights of the model itself; None: tokenizer and preprocessor too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(dict(header.config), indent=1))
+    source = header.base or header
+    config = dict(source.config) if base is None else {**source.config, "rlvla_base": base}
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
     (folder / "dataset_statistics.json").write_text(json.dumps(dict(header.data_sets), indent=1))
-    if tokenizer:
-        source = header.base or header
-        for name in _BESIDE:
-            if (source.folder / name).is_file():
-                shutil.copyfile(source.folder / name, folder / name)
+    for name in _BESIDE if base is None else ():
+        if (source.folder / name).is_file():
+            shutil.copyfile(source.folder / name, folder / name)

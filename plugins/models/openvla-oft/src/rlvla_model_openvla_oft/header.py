@@ -75,7 +75,7 @@ class Header:
     image_size: int
     """Height and width of what the towers see."""
     base: Header | None = None
-    """Of the checkpoint that an adapter alone belongs to."""
+    """Of the checkpoint that an adapter, or heads, alone belong to."""
 
     @property
     def pad_id(self) -> int:
@@ -201,13 +201,15 @@ def read_header(folder: Path) -> Header:
         raise CheckpointError(
             f"{folder}: vision_backbone_id is {config['vision_backbone_id']!r}, wanted 'dinosiglip-vit-so-224px'"
         )
-    if header.adapter is None:
+    named = config.get("rlvla_base")
+    if header.adapter is not None and named is None:
+        named = _json(header.adapter / "adapter_config.json").get("base_model_name_or_path")
+        if not named:
+            raise CheckpointError(f"{header.adapter}/adapter_config.json names no base_model_name_or_path")
+    if named is None:
         return header
     from rlvla_model_openvla_oft.hub import located
 
-    named = _json(header.adapter / "adapter_config.json").get("base_model_name_or_path")
-    if not named:
-        raise CheckpointError(f"{header.adapter}/adapter_config.json names no base_model_name_or_path")
     return replace(header, base=read_header(located(str(named), headers_only=True)))
 
 

@@ -40,6 +40,11 @@ def without_adapters() -> Iterator[None]:
         _WITHOUT_ADAPTERS.reset(token)
 
 
+def in_force(module: nn.Module) -> nn.Module:
+    """Return a layer with its adapter, unless adapters are switched off."""
+    return base(module) if _WITHOUT_ADAPTERS.get() else module
+
+
 def base(module: nn.Module) -> nn.Module:
     """Return the layer itself, without what peft put around it."""
     inner = getattr(module, "base_layer", module)

@@ -110,8 +110,7 @@ class OpenVlaOftModel(Model):
         else:
             found = files.read_shards(header)
             self._stored_values = {name: found.pop(name) for name in list(found) if name.startswith("value_head.")}
-            wanted = {name: one for name, one in network.state_dict().items() if not name.startswith(_BESIDE)}
-            files.compare(header.folder, wanted, found)
+            files.compare(header.folder, self._below_heads(network.state_dict()), found)
             network.load_state_dict({name: one.to(dtype) for name, one in found.items()}, strict=False, assign=True)
         network.dtype = dtype
         self.network.fuse = self.config.fuse
@@ -147,7 +146,8 @@ class OpenVlaOftModel(Model):
 
     def _fill(self, module: nn.Module, found: Mapping[str, Tensor], what: str) -> None:
         files.compare(f"{what} in {self.header.folder}", module.state_dict(), found)
-        module.load_state_dict({name: one.float() for name, one in found.items()}, assign=True)
+        # Copies: tensors of a file lie where they do in it, and products of such memory differ in their last bits.
+        module.load_state_dict({name: one.float().clone() for name, one in found.items()}, assign=True)
 
     def _tune(self, generator: torch.Generator) -> None:
         """Say what is trained: adapters, all weights that anything depends on, or heads alone."""
@@ -336,27 +336,28 @@ class OpenVlaOftModel(Model):
     # ---- files ----------------------------------------------------------------------------------------------------
 
     def save(self, directory: Path) -> None:
-        """Write what training changed: adapters with the name of their base, or all weights; and the heads."""
-        lora = self._lora
-        files.write_headers(directory, self.header, tokenizer=lora is None)
-        if lora is not None:
-            base = self.header.base or self.header
-            lora.base_model_name_or_path = self._name_of(base.folder)
-            lora.save_pretrained(str(directory))
+        """Write what training changed: all weights, or adapters or nothing with the name of their base; and the heads."""
+        base = None if self.config.tune == "full" else self._name_of((self.header.base or self.header).folder)
+        files.write_headers(directory, self.header, base)
+        if self._lora is not None:
+            self._lora.base_model_name_or_path = base
+            self._lora.save_pretrained(str(directory))
             files.write_adapter(directory, adapters.weights(self.network))
-        else:
-            weights = self.network.state_dict()
-            files.write_shards(directory, {name: one for name, one in weights.items() if not name.startswith(_BESIDE)})
+        elif base is None:
+            files.write_shards(directory, self._below_heads(self.network.state_dict()))
         self._write_heads(directory)
 
     def export(self, directory: Path) -> None:
         """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
-        files.write_headers(directory, self.header.base or self.header, tokenizer=True)
-        weights = adapters.merged(self.network)
-        files.write_shards(
-            directory, {name: one.bfloat16() for name, one in weights.items() if not name.startswith(_BESIDE)}
-        )
+        files.write_headers(directory, self.header, base=None)
+        weights = self._below_heads(adapters.merged(self.network))
+        files.write_shards(directory, {name: one.bfloat16() for name, one in weights.items()})
         self._write_heads(directory)
+
+    @staticmethod
+    def _below_heads(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the vision-language model's weights, which the public shards hold."""
+        return {name: one for name, one in weights.items() if not name.startswith(_BESIDE)}
 
     def _name_of(self, folder: Path) -> str:
         revision = revision_of(folder)
@@ -390,9 +391,8 @@ class OpenVlaOftModel(Model):
             if header.adapter is None:
                 raise CheckpointError(f"{directory} holds no LoRA adapter, wanted one (model.tune is 'lora')")
             self._read_adapter(header)
-        else:
-            found = files.read_shards(header)
-            mine = {n: one for n, one in self.network.state_dict(keep_vars=True).items() if not n.startswith(_BESIDE)}
+        elif self.config.tune == "full":
+            found, mine = files.read_shards(header), self._below_heads(self.network.state_dict(keep_vars=True))
             files.compare(directory, mine, found)
             _copy(mine, found)
         files.compare(directory / files.HEADS, self._own_heads(), stored)

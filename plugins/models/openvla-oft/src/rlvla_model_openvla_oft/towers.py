@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rlvla_model_openvla_oft import kernels
 from rlvla_model_openvla_oft.header import PATCH, TowerShape
-from rlvla_model_openvla_oft.linear import project
+from rlvla_model_openvla_oft.linear import in_force, project
 
 _EPS = 1e-6
 Run = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -112,7 +112,7 @@ class PatchEmbedding(nn.Module):
         self.proj = nn.Conv2d(3, width, PATCH, PATCH)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        layer: nn.Module = self.proj
+        layer = in_force(self.proj)
         if isinstance(layer, nn.Conv2d):  # its weights may be fp32 masters
             weight, bias = layer.weight.to(pictures.dtype), layer.bias
             out = F.conv2d(pictures, weight, bias.to(pictures.dtype) if bias is not None else None, stride=PATCH)
