@@ -18,9 +18,19 @@ from torch import Tensor
 
 @cache
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function compiled for any shape."""
-    compiled: Callable[..., Any] = torch.compile(function, dynamic=True)
-    return compiled
+    """Return a function compiled for any number of rows; other sizes are constants of its kernels.
+
+    With those variable too, kernels spent most of their time on dividing indices by them (one H200).
+    """
+    compiled = torch.compile(function, dynamic=False)
+
+    def call(*arguments: Any) -> Any:
+        for one in arguments:
+            if isinstance(one, Tensor) and one.ndim > 1:
+                torch._dynamo.maybe_mark_dynamic(one, 0)
+        return compiled(*arguments)
+
+    return call
 
 
 def rms_norm(x_RD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -37,15 +47,21 @@ def add_rms_norm(x_RD: Tensor, delta_RD: Tensor, weight_D: Tensor, eps: float) -
 
 
 def add_layer_norm(
-    x_RD: Tensor, delta_RD: Tensor, scale_D: Tensor | None, weight_D: Tensor, bias_D: Tensor, eps: float
+    x_RD: Tensor, delta_RD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """Return ``x + scale * delta`` (layer scale; None: 1), and its norm in fp32, rounded once."""
-    added = delta_RD if scale_D is None else delta_RD * scale_D.to(delta_RD.dtype)
-    total = x_RD + added
+    """Return ``x + delta``, and its norm in fp32, rounded once."""
+    total = x_RD + delta_RD
     wide = total.float()
     centred = wide - wide.mean(-1, keepdim=True)
     scaled = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
     return total, (scaled * weight_D.float() + bias_D.float()).to(x_RD.dtype)
+
+
+def add_scaled_layer_norm(
+    x_RD: Tensor, delta_RD: Tensor, scale_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``x + scale * delta`` (layer scale), and its norm."""
+    return add_layer_norm(x_RD, delta_RD * scale_D.to(delta_RD.dtype), weight_D, bias_D, eps)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

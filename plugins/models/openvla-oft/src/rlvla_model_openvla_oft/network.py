@@ -84,7 +84,6 @@ class Network(nn.Module):
         self._rows = slice(header.last_action_id - BINS, header.last_action_id)
         self.dtype = torch.float32
         """Of all products."""
-        self._normal: Tensor | None = None
         self.fuse = True
         """Compile element-wise parts where this is a GPU."""
 

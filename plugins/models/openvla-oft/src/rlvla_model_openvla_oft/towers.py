@@ -81,9 +81,11 @@ class Block(nn.Module):
             self.ls2 = LayerScale(shape.width)
         self._scaled = layer_scale
 
-    def scales(self) -> tuple[Tensor | None, Tensor | None]:
-        """Return layer scale's factors after attention and after the MLP."""
-        return (self.ls1.scale_factor, self.ls2.scale_factor) if self._scaled else (None, None)
+    def _add(self, x_RD: Tensor, delta_RD: Tensor, scale: str, norm: nn.LayerNorm, run: Run) -> tuple[Tensor, Tensor]:
+        if not self._scaled:
+            return run(kernels.add_layer_norm)(x_RD, delta_RD, norm.weight, norm.bias, _EPS)  # type: ignore[no-any-return]
+        factor = getattr(self, scale).scale_factor
+        return run(kernels.add_scaled_layer_norm)(x_RD, delta_RD, factor, norm.weight, norm.bias, _EPS)  # type: ignore[no-any-return]
 
     def forward(
         self, x_RD: Tensor, normed_RD: Tensor, pictures: int, after: nn.LayerNorm, run: Run
@@ -97,10 +99,8 @@ class Block(nn.Module):
             after: norm that follows.
             run: makes a kernel of an element-wise function.
         """
-        add, (first, second) = run(kernels.add_layer_norm), self.scales()
-        attended = self.attn(normed_RD, pictures)
-        x_RD, normed_RD = add(x_RD, attended, first, self.norm2.weight, self.norm2.bias, _EPS)
-        x_RD, normed_RD = add(x_RD, self.mlp(normed_RD), second, after.weight, after.bias, _EPS)
+        x_RD, normed_RD = self._add(x_RD, self.attn(normed_RD, pictures), "ls1", self.norm2, run)
+        x_RD, normed_RD = self._add(x_RD, self.mlp(normed_RD), "ls2", after, run)
         return x_RD, normed_RD
 
 
