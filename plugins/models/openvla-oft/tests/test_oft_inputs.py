@@ -197,6 +197,30 @@ def test_prompts_are_transformers_tokens_and_end_in_a_lone_blank(checkpoint):
     assert tokens.tolist() == [4 + 6 + 1 + len(model.prompts.ids(text)) for text in worlds.TEXTS]
 
 
+def test_padding_lies_after_begin_of_text_and_only_where_lengths_differ(checkpoint):
+    prompts = worlds.make(checkpoint).prompts
+    ids, there = prompts.batch([worlds.TEXTS[0]] * 2)
+    assert there is None
+    assert ids.tolist() == [prompts.ids(worlds.TEXTS[0])] * 2
+    ids, there = prompts.batch(worlds.TEXTS)
+    assert ids.shape[1] % 8 == 0
+    assert ids.shape[1] - max(len(prompts.ids(text)) for text in worlds.TEXTS) < 8
+    for row, mask, text in zip(ids, there, worlds.TEXTS, strict=True):
+        assert row[mask].tolist() == prompts.ids(text)
+        assert mask[0]
+        assert mask[~mask.cumsum(0).eq(1)].all()  # nothing is missing after the second token that is there
+        assert (row[~mask] == 32000).all()
+
+
+def test_pictures_are_scaled_in_full_precision_whatever_the_products_of_training(checkpoint):
+    model, seen = worlds.make(checkpoint), worlds.observation(2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        coarse = model.preprocess(seen)
+        logp = worlds.act(model, seen).logp
+    assert torch.equal(coarse["pictures"], model.preprocess(seen)["pictures"])
+    assert torch.equal(logp, worlds.act(model, seen).logp)
+
+
 def test_a_prompt_beyond_its_width_is_named(checkpoint):
     model = worlds.make(checkpoint, prompt_tokens=16)
     with pytest.raises(ValueError, match=r"has \d+ tokens, model.prompt_tokens is 16: raise it"):

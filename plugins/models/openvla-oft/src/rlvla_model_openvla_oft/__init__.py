@@ -68,8 +68,8 @@ class OpenVlaOftConfig:
     top_k: Annotated[int, Ge(1), Le(256)] | None = None
     """Sample from the most likely tokens alone; which they were is kept, and log-probs are within them."""
     prompt_tokens: Annotated[int, Ge(8)] | None = None
-    """Pad every prompt to this many tokens, so that shapes and bits do not depend on who shares a batch; None: to the
-    longest of the batch."""
+    """Pad every prompt to this many tokens, so that shapes and bits do not depend on who shares a batch; None: not at
+    all where those of a batch are of equal length, else to the longest (and to a multiple of 8)."""
     action_unit: Literal["normalised", "si"] = "normalised"
     """Of the checkpoint's position and rotation deltas: the simulator's normalised range, or metres and radians."""
     rotation: Literal["axis_angle", "euler_xyz"] = "axis_angle"

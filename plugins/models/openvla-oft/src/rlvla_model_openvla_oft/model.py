@@ -189,7 +189,8 @@ class OpenVlaOftModel(Model):
     def preprocess(self, observation: ObservationBatch) -> TensorDict:
         device = self.codec.low.device
         ids_NP, there_NP = self.prompts.batch(observation.instructions())
-        inputs = {"pictures": self.pictures(observation), "ids": ids_NP.to(device)}
+        with _own_precision(device):
+            inputs = {"pictures": self.pictures(observation), "ids": ids_NP.to(device)}
         if there_NP is not None:
             inputs["there"] = there_NP.to(device)
         if self.network.layout.state_dim:

@@ -19,13 +19,16 @@ PROMPT = "In: What action should the robot take to {}?\nOut:"
 BOS, STOP, BLANK = 1, 2, 29871
 """Of Llama's vocabulary: begin of text, end of text, and the lone blank that training put after ``Out:``."""
 
+_ROUND = 8
+"""Prompts of different lengths are padded to a multiple of this, so that there are few shapes."""
+
 
 class Prompts:
     """Makes ids of instructions.
 
     Args:
         header: of the checkpoint, whose folder (or its base's) holds ``tokenizer.json``.
-        width: pad every prompt to this many tokens; None: to the longest of a batch.
+        width: pad every prompt to this many tokens; None: to the longest of a batch, or a little more.
 
     Raises:
         CheckpointError: no tokenizer, or not one with the ids that the weights were trained with.
@@ -75,10 +78,11 @@ class Prompts:
     def batch(self, instructions: Sequence[str]) -> tuple[Tensor, Tensor | None]:
         """Return ids ``[N, P]`` and which of them are there (bool; None: all). Padding lies after begin of text."""
         rows = [self.ids(one) for one in instructions]
-        width = self._width or max(map(len, rows))
+        longest = max(map(len, rows))
+        if self._width is None and all(len(row) == longest for row in rows):
+            return torch.tensor(rows), None
+        width = self._width or -(-longest // _ROUND) * _ROUND
         ids_NP = torch.tensor([[BOS, *[self._pad] * (width - len(row)), *row[1:]] for row in rows])
-        if self._width is None and all(len(row) == width for row in rows):
-            return ids_NP, None
         there_NP = torch.tensor([[True, *[False] * (width - len(row)), *[True] * (len(row) - 1)] for row in rows])
         return ids_NP, there_NP
 
