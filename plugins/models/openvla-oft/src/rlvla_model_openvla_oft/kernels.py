@@ -65,10 +65,16 @@ def add_scaled_layer_norm(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the rotary position embedding of ``[R, heads, Z]``; ``cos`` and ``sin`` are fp32 ``[R, 1, Z / 2]``."""
-    first, second = x.float().chunk(2, -1)
-    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
-    return turned.to(x.dtype)
+    """Return the rotary position embedding of ``[R, heads, Z]``.
+
+    Args:
+        x: query or key.
+        cos: fp32 ``[R, 1, 1, Z / 2]``.
+        sin: fp32 ``[R, 1, 2, Z / 2]``, negative for the first half: so each half is itself times one number and the other
+            half times another, which needs no concatenation, forwards or backwards.
+    """
+    halves = x.float().unflatten(-1, (2, -1))
+    return (halves * cos + halves.flip(-2) * sin).flatten(-2).to(x.dtype)
 
 
 def split_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -151,11 +151,11 @@ class LlamaStack(nn.Module):
         return any(moved)
 
     def turn(self, positions_NS: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of positions, fp32 ``[R, 1, Z / 2]``."""
+        """Return cosine and sine of positions as :func:`rlvla_model_openvla_oft.kernels.rotate` takes them."""
         size = self._shape.hidden_size // self._shape.num_attention_heads
         exponent = torch.arange(0, size, 2, device=positions_NS.device, dtype=torch.float32) / size
-        angle = positions_NS.flatten()[:, None, None].float() * self._shape.rope_theta**-exponent
-        return angle.cos(), angle.sin()
+        angle = positions_NS.flatten()[:, None, None, None].float() * self._shape.rope_theta**-exponent
+        return angle.cos(), torch.cat([-angle.sin(), angle.sin()], -2)
 
     def forward(
         self,
