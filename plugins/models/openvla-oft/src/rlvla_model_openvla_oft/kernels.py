@@ -74,7 +74,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
             half times another, which needs no concatenation, forwards or backwards.
     """
     halves = x.float().unflatten(-1, (2, -1))
-    return (halves * cos + halves.flip(-2) * sin).flatten(-2).to(x.dtype)
+    turned: Tensor = halves * cos + halves.flip(-2) * sin
+    return turned.flatten(-2).to(x.dtype)
 
 
 def split_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:

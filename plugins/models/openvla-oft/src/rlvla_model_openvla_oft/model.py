@@ -88,8 +88,8 @@ class OpenVlaOftModel(Model):
             raise ConfigError(
                 "model.tune: 'heads' trains nothing here: no value head is asked for, and no L1 head is used"
             )
-        self.quantised_version: int | None = None
-        """Version of the weights whose products are in FP8; None: they are not."""
+        self.quantised = False
+        """Acting multiplies by quantised copies of Llama's weights."""
         self._graphs = Graphs(self._forward)
         self._keeps_vision = config.keep_vision and not any(
             one.requires_grad for part in self._vision() for one in part.parameters()
@@ -316,10 +316,11 @@ class OpenVlaOftModel(Model):
         moved = self.network.shrink()
         if self.network.pack() or moved:
             self._graphs.clear()
-        if self.config.rollout == "fp8" and (self.quantised_version is None or self.config.tune == "full"):
-            self.network.quantise()
-            self.quantised_version = version
-            self._graphs.clear()
+        if self.config.rollout == "fp8" and (not self.quantised or self.config.tune == "full"):
+            self.network.quantise()  # in place, except the first time
+            if not self.quantised:
+                self._graphs.clear()
+            self.quantised = True
 
     def reference(self) -> AbstractContextManager[None] | None:
         started_without = self._lora is not None and self.header.adapter is None
