@@ -21,7 +21,7 @@ from rlvla.errors import ConfigError
 from rlvla.plugin import find
 from rlvla.testing.scheduler import Recorder
 
-QUIET = {"without": ["tensorboard", "display"], "strict_listeners": True, "device": "cpu", "threads": 1}
+QUIET = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "device": "cpu", "threads": 1}
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
 
 

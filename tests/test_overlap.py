@@ -21,12 +21,12 @@ ON_POLICY = {
     "full-async-0": {"use": "full-async", "max_staleness": 0},
     "hybrid": "hybrid",
 }
-TIMED = ("time", "env_steps_per_second", "rollout/generator_batch")
+TIMED = ("time", "env_steps_per_second", "rollout/generator_batch", "workers", "memory", "histograms")
 
 
 def build(folder, name, scheduler, algo, sim="fake", listeners=(), train=None, eval=None, **run):
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 3, "threads": 1, "device": "cpu"}
-    quiet = {"without": ["tensorboard", "display"], "strict_listeners": True, "save_every": 0}
+    quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     model = "fake" if sim == "fake" else "tiny"
     return rlvla.build(
         sim={"use": sim, "num_envs": 5},

@@ -16,7 +16,7 @@ GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
 
 def build(folder: Path, name: str, algo: dict, steps: int, sim: str | dict = "fake", model="fake", **run):
     options = {"directory": str(folder), "name": name, "steps": steps, "slots": 2, "threads": 1, "device": "cpu"}
-    quiet = {"without": ["tensorboard", "display"], "deterministic": True, "save_every": 2}
+    quiet = {"without": ["tensorboard", "display", "report"], "deterministic": True, "save_every": 2}
     sim = {"use": sim, "num_envs": 5} if isinstance(sim, str) else sim
     train = {"learning_rate": 1e-2, "final_learning_rate": 0.1}
     return rlvla.build(sim=sim, model=model, algo=algo, train=train, run={**options, **quiet, **run})
@@ -25,7 +25,7 @@ def build(folder: Path, name: str, algo: dict, steps: int, sim: str | dict = "fa
 def metrics(run_directory: Path) -> list[dict]:
     lines = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
     steps = {line["step"]: line for line in lines if "step" in line and "train/learning_rate" in line}
-    timed = ("time", "env_steps_per_second")
+    timed = ("time", "env_steps_per_second", "workers", "memory", "histograms")
     return [{k: v for k, v in steps[step].items() if not k.startswith(timed)} for step in sorted(steps)]
 
 

@@ -178,7 +178,8 @@ def test_a_step_without_units_is_a_step():
 
 def test_stale_chunks_keep_their_behaviour_log_probs():
     """#77: with data two versions old, the ratio differs from 1 on the first minibatch."""
-    actor = trainer(algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 1, "max_staleness": 2})
+    options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "max_staleness": 2, "proximal": "behaviour"}
+    actor = trainer(algo_options=options)
     tickets = feed(actor, version=0)
     with torch.no_grad():
         for parameter in actor.model.parameters():
@@ -206,6 +207,30 @@ def test_proximal_log_probs_are_recomputed_before_the_first_update():
     options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "proximal": "recompute"}
     actor = trainer(algo_options=options)
     assert actor.train(feed(actor), 0).metrics["train/clip_fraction"] == 0.0
+
+
+def test_only_stale_chunks_are_evaluated_again():
+    """Fresh ones keep what was acted; where none is stale nothing is evaluated."""
+    seen = []
+    actor = trainer(algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 1})
+    evaluate, prepare = actor._evaluate, actor.algorithm.prepare
+    actor._evaluate = lambda model, observations, replay: (
+        seen.append(len(observations)) or evaluate(model, observations, replay)
+    )
+    kept = []
+    actor.algorithm.prepare = lambda trajectories: kept.append(trajectories.clone()) or prepare(trajectories)
+    actor.train(feed(actor), 0)
+    everything = int(kept[0].exists.sum())
+    assert kept[0].proximal_logp is None
+    assert seen == [everything], "something was evaluated beside the one minibatch"
+    seen.clear()
+    half = ROWS // 2
+    actor.train(feed(actor, range(half), version=0) + feed(actor, range(half, ROWS), version=1), 1)
+    stale = kept[1].exists & (kept[1].version < 1)
+    assert seen == [int(stale.sum()), everything]
+    moved = kept[1].proximal_logp != kept[1].logp
+    assert moved[stale].any()
+    assert not moved[~stale].any()
 
 
 def test_the_value_head_may_learn_faster():

@@ -1,7 +1,8 @@
 """Counting: what a training step produced, how long its parts took, how far the run is.
 
 Names, as the field uses them: ``train/...`` is of the trainer (losses, ratios, staleness), ``rollout/...`` of the
-episodes that ended during the step, ``time/..._s`` of the phases, ``env_steps`` and ``env_steps_per_second`` count useful
+episodes that ended during the step, ``time/...`` of the phases, waits and devices (:mod:`rlvla.timekeeping`),
+``workers/...`` of the simulators' processes, ``memory/...`` of peaks. ``env_steps`` and ``env_steps_per_second`` count useful
 env steps only: actions executed while their episode ran.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlvla.receipts import Ended, StepReceipt, TrainReceipt, UnitReport
 from rlvla.results import Progress
+from rlvla.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +37,9 @@ log = logging.getLogger(__name__)
 class Meter:
     """Counters of a run; the ones of a step start anew with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: Timekeeper | None = None) -> None:
+        self.times = times or Timekeeper()
+        """Where the time goes."""
         self.env_steps = 0
         self.episodes = 0
         self.started = 0
@@ -54,14 +58,14 @@ class Meter:
         self._env_steps_before = self.env_steps
         self._ended: dict[tuple[int, int, int], Ended] = {}
         self._phases: dict[str, list[tuple[float, float]]] = {}
-        self.batches: list[int] = []
         self.filtered = 0
         self.lost = 0
         self._groups: Counter[str] = Counter()
 
-    def begin_step(self, now: float) -> None:
+    def begin_step(self, now: float, step: int = 1) -> None:
         """Start the clock of a step, in the controller's time; what is counted belongs to it since the last one ended."""
         self._began = now
+        self.times.begin(now, step)
 
     def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Count a chunk step."""
@@ -110,6 +114,8 @@ class Meter:
             "time/trainer_s": receipt.seconds,
             **{f"time/{phase}_s": value for phase, value in self._last_phases.items()},
             **receipt.metrics,
+            **receipt.memory,
+            **self.times.finish(now, seconds, env_steps, receipt.cpu_seconds, receipt.lags),
         }
         if finished:
             metrics |= {
@@ -122,8 +128,6 @@ class Meter:
         if self._groups:
             groups = sum(self._groups.values())
             metrics |= {f"rollout/groups_{share}": self._groups[share] / groups for share in _SHARES}
-        if self.batches:
-            metrics["rollout/generator_batch"] = _mean(self.batches)
         self._start_counters()
         return metrics
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rlvla.assembly import Entry
 from rlvla.errors import WorkerDied
-from rlvla.receipts import Ended, GenerateReceipt, StepReceipt
+from rlvla.receipts import Ended, GenerateReceipt, SlotReceipt, StepReceipt
 from rlvla.runtimes import Handle
 from rlvla.specs import Start
 from rlvla.work import Feed, Work
@@ -77,6 +77,12 @@ class Sink(Protocol):
     def lost(self, work: Work) -> None:
         """A worker died; the trajectory will be played again from its start."""
 
+    def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
+        """An actor has worked on a call for some slots, of which ``rows`` rows took part."""
+
+    def replaced(self, slot: Slot) -> None:
+        """A slot's dead worker was started again."""
+
 
 class Rollout:
     """Rows at work.
@@ -128,11 +134,12 @@ class Rollout:
         seeds, starts = [seed for seed, _ in episodes], [start for _, start in episodes]
         while True:
             try:
-                _, slot.observation = await slot.actor.call("reset", rows, seeds, starts, videos, returns=1)
+                receipt, slot.observation = await slot.actor.call("reset", rows, seeds, starts, videos, returns=1)
                 break
             except WorkerDied as error:
                 await self.replace(slot, error)
                 return await self._begin(slot)
+        self._sink.worked(slot.actor.name, "reset", receipt, [slot], len(rows))
         for place in rows:
             slot.rows[place].live = True
 
@@ -153,6 +160,7 @@ class Rollout:
         for slot, action in zip(slots, actions, strict=True):
             slot.action, slot.version = action, receipt.version
         result: GenerateReceipt = receipt
+        self._sink.worked(generator.name, "generate", result, slots, result.rows)
         return result
 
     async def step(self, slot: Slot) -> None:
@@ -164,6 +172,7 @@ class Rollout:
         except WorkerDied as error:
             return await self.replace(slot, error)
         slot.observation, slot.restarts = after, 0
+        self._sink.worked(slot.actor.name, "simulate", receipt, [slot], len(slot.active))
         ended = {one.row: one for one in receipt.ended}
         entries, done = [], []
         for place in slot.active:
@@ -190,6 +199,7 @@ class Rollout:
             error.add_note(f"it died {slot.restarts} times in a row; given up")
             raise error
         await slot.actor.call("replace", returns=0)
+        self._sink.replaced(slot)
         for row in slot.rows:
             row.live = False
             if row.work is not None:

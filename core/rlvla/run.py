@@ -177,6 +177,7 @@ class Run:
                 engine.wait_idle()
             raise
         finally:
+            self._note_end(info, error)
             try:
                 self.hooks.call("on_run_end", run=info, error=error)
             finally:
@@ -317,9 +318,19 @@ class Run:
             ) from None
         self._lock = lock
 
-    def _write_manifest(self, info: RunInfo) -> None:
+    def _write_manifest(self, info: RunInfo, **more: Any) -> None:
         configs.write_file(self.directory / "config.yaml", self.config)
-        (self.directory / "manifest.json").write_text(json.dumps(dict(info.manifest), indent=1))
+        (self.directory / "manifest.json").write_text(json.dumps({**info.manifest, **more}, indent=1))
+
+    def _note_end(self, info: RunInfo, error: BaseException | None) -> None:
+        """Add to the manifest how training ended, for the report."""
+        words = None
+        if error is not None:
+            words = "\n".join([f"{type(error).__name__}: {error}".rstrip(": "), *getattr(error, "__notes__", [])])
+        try:
+            self._write_manifest(info, ended={"error": words})
+        except OSError as second:  # a full disk must not hide what ended the run
+            log.error("%s: how the run ended could not be noted: %s", self.directory, second)
 
 
 @contextmanager

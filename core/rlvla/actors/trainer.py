@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlvla import ranks
+from rlvla import memory, ranks
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Assembled, Assembly, Entry, check_groups
 from rlvla.batch import Action, Loss, ObservationBatch, Outcome
@@ -28,7 +28,7 @@ from rlvla.imitation import Teacher
 from rlvla.metrics import Sums
 from rlvla.model import Model
 from rlvla.optimizer import Optimizer
-from rlvla.receipts import TrainReceipt
+from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
 from rlvla.weights import Weights, products_in, snapshot
 
@@ -76,10 +76,13 @@ class TrainerActor:
         """Drop what was recorded of a unit, or of one member."""
         self._assembly.forget(ticket, member)
 
-    def publish(self, weights: str = "latest") -> tuple[int, Weights]:
+    def publish(self, weights: str = "latest") -> tuple[PublishReceipt, Weights]:
         """Return the version that the weights have now, and a copy of them or of their running average (``"ema"``)."""
-        latest = snapshot(self.model)
-        return self.version, self._optimizer.averaged(latest) if weights == "ema" else latest
+        began = time.monotonic_ns()
+        copied = snapshot(self.model)
+        if weights == "ema":
+            copied = self._optimizer.averaged(copied)
+        return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), copied
 
     def train(self, tickets: Sequence[int], step: int) -> TrainReceipt:
         """Do training step ``step`` (from 0) on these units; the version goes up by one.
@@ -89,8 +92,9 @@ class TrainerActor:
             NothingToLearnError: there was none too often in a row, and ``max_empty_steps`` is set.
             SimulatorError: rollouts of a group start from different scenes.
         """
-        began = time.perf_counter()
+        began, cpu = time.monotonic_ns(), time.process_time()
         metrics: dict[str, float] = {}
+        lags: tuple[int, ...] = ()
         spec = self.algorithm.spec
         if tickets or spec.unit == "demonstration":
             self.algorithm.progress(step, self.steps)
@@ -116,12 +120,24 @@ class TrainerActor:
             self._was_empty = empty > 0
             of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
             ranks.add_up([of_all])
-            metrics["train/staleness_max"] = ranks.largest(float(lag.max()) if len(lag) else 0.0)
+            oldest = ranks.largest(float(lag.max()) if len(lag) else 0.0)
+            lag_counts = torch.bincount(lag.clamp(min=0), minlength=int(oldest) + 1).double()
+            ranks.add_up([lag_counts])
+            lags = tuple(map(int, lag_counts.tolist()))
+            metrics["train/staleness_max"] = oldest
             metrics["train/staleness_mean"] = float(of_all[0] / of_all[1])
             metrics["train/samples"] = float(of_all[1])
             metrics["train/learning_rate"] = self._optimizer.learning_rate
         self.version += 1
-        return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
+        return TrainReceipt(
+            version=self.version,
+            seconds=(time.monotonic_ns() - began) / 1e9,
+            metrics=metrics,
+            began_ns=began,
+            cpu_seconds=time.process_time() - cpu,
+            lags=lags,
+            memory=memory.peaks(),
+        )
 
     def settled(self) -> int:
         """Return the version, once every earlier call is done."""
@@ -151,18 +167,22 @@ class TrainerActor:
             with products_in(self.config.precision, self._device):
                 values = [self.model.value(self.model.preprocess(part))[:, 0] for part in parts]
             trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
-        if spec.proximal:
+        if spec.proximal == "all":
             trajectories.proximal_logp = self._logp(self.model, data)
+        elif spec.proximal == "stale" and (stale := trajectories.exists & (trajectories.version < self.version)).any():
+            trajectories.proximal_logp = self._logp(self.model, data, only=stale)
         if spec.reference:
             with self.model.reference() or nullcontext():
                 trajectories.reference_logp = self._logp(self._reference or self.model, data)
 
-    def _logp(self, model: Model, data: Assembled) -> Tensor:
-        """Return log-probs of what was played under a model, ``[U, T, H, K]``."""
-        samples = torch.arange(len(data.observations)).split(_FORWARD_BATCH)
+    def _logp(self, model: Model, data: Assembled, only: Tensor | None = None) -> Tensor:
+        """Return log-probs of what was played under a model, ``[U, T, H, K]``; as they were acted but for ``only`` ``[U, T]``."""
+        exists = data.trajectories.exists
+        filled = data.trajectories.logp.clone()
+        wanted = exists if only is None else only
+        samples = wanted[exists].nonzero().squeeze(1).split(_FORWARD_BATCH)
         logp = [self._evaluate(model, data.observations[part], data.replay[part]).logp.cpu() for part in samples]
-        filled = torch.zeros_like(data.trajectories.logp)
-        filled[data.trajectories.exists] = torch.cat(logp)
+        filled[wanted] = torch.cat(logp).to(filled.dtype)
         return filled
 
     def _evaluate(self, model: Model, observations: ObservationBatch, replay: TensorDict) -> Any:

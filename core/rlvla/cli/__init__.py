@@ -10,6 +10,8 @@ COMMANDS = {
     "train": "train a policy: rlvla train [recipe.yaml|recipe.py] --sim NAME --model NAME ... | --resume PATH",
     "eval": "measure the success of a checkpoint: rlvla eval PATH",
     "record": "record demonstrations of a simulator's scripted expert: rlvla record --sim NAME --path FOLDER",
+    "timeline": "show who did what when in a run: rlvla timeline RUN --steps 3:6 --out gantt.png",
+    "report": "write a run's report.html again: rlvla report RUN",
     "plugins": "list installed plugins and what is wrong with them",
     "doctor": "check this machine and its simulators, with one rendered picture each",
 }

@@ -22,6 +22,7 @@ from torch import Tensor
 from rlvla.batch import Evaluation, Loss, Trajectories
 from rlvla.rl import losses, quantiles, reductions
 from rlvla.rl.moments import sum_over_ranks
+from rlvla.rl.options import proximal_of
 
 if TYPE_CHECKING:
     from rlvla.rl.options import PolicyOptions
@@ -34,6 +35,7 @@ class PolicyObjective:
         self.options = options
         self.version: int | None = None
         """Weights that the training step starts from; None: the newest that produced a chunk."""
+        self._evaluated_again = proximal_of(options) != "none"
         self._clip = losses.Clip(clip_low=options.clip_low, clip_high=options.clip_high, dual_clip=options.dual_clip)
         self._first_visit: Tensor | None = None
 
@@ -67,8 +69,9 @@ class PolicyObjective:
         }
         if options.kl_weight > 0:
             columns["reference_logp"] = given(trajectories, "reference_logp")
-        if options.proximal == "recompute":
-            columns["proximal_logp"] = given(trajectories, "proximal_logp")
+        if self._evaluated_again:
+            fresh = options.proximal == "stale" and trajectories.proximal_logp is None
+            columns["proximal_logp"] = columns["logp"] if fresh else given(trajectories, "proximal_logp")
         if options.proximal == "first-visit":
             mask = reductions.mask_at_level(valid_UTH, trajectories.logp.shape[-1], options.ratio_level)
             self._first_visit = torch.full(mask.flatten(0, 1).shape, torch.nan, device=mask.device)
@@ -129,7 +132,7 @@ class PolicyObjective:
         """Elements in the denominator: the valid ones, but for those that a known weight masks out."""
         options, valid_SH = self.options, batch["valid"]
         mask = reductions.mask_at_level(valid_SH, batch["logp"].shape[-1], options.ratio_level)
-        if options.proximal != "recompute" or options.behaviour_weight_over != "mask":
+        if not self._evaluated_again or options.behaviour_weight_over != "mask":
             return mask
         proximal, behaviour = (
             reductions.reduce_to_level(batch[name], valid_SH, options.ratio_level) for name in ("proximal_logp", "logp")
@@ -141,10 +144,10 @@ class PolicyObjective:
     def _proximal(self, batch: TensorDict, logp: Tensor, old_logp: Tensor) -> Tensor:
         """Return the log-probs that the clip is centred on, ``[S, h, k]``, without gradient."""
         how = self.options.proximal
-        if how == "behaviour":
-            return old_logp
-        if how == "recompute":
+        if self._evaluated_again:
             return reductions.reduce_to_level(batch["proximal_logp"], batch["valid"], self.options.ratio_level)
+        if how in ("behaviour", "stale"):
+            return old_logp
         if how == "interpolate":
             return losses.interpolated(logp, old_logp, batch["lag"][:, None, None])
         assert self._first_visit is not None, "columns() makes it"

@@ -318,7 +318,9 @@ def width(spec: AlgorithmSpec, H: int) -> int:
 
 def with_asked(trajectories: Trajectories, spec: AlgorithmSpec, seed: int | None) -> Trajectories:
     """Fill in what a trainer would for this spec; ``seed=None``: all policies are the one that acted."""
-    for offset, (wanted, name) in enumerate(((spec.reference, "reference_logp"), (spec.proximal, "proximal_logp"))):
+    for offset, (wanted, name) in enumerate(
+        ((spec.reference, "reference_logp"), (spec.proximal != "none", "proximal_logp"))
+    ):
         if wanted:
             generator = torch.Generator().manual_seed((seed or 0) + offset)
             noise = torch.randn(trajectories.logp.shape, generator=generator) * (0.1 if seed is not None else 0.0)

@@ -26,6 +26,10 @@ class Host:
         self.spec = simulator.spec
         self.seconds = 0.0
         """Of the last step."""
+        self.cpu_seconds = 0.0
+        """None of its own: it shares the processor time of this process."""
+        self.peak_bytes = 0
+        """Likewise."""
         self.videos: list[str] = []
         """Completed by the last step, or by resets before it."""
         self._given_up: list[str] = []

@@ -314,7 +314,7 @@ OTHERS = {
     "max_staleness": ({}, 2),
     "minibatch_size": ({}, 7),
     "passes": ({}, 5),
-    "proximal": ({}, "recompute"),
+    "proximal": ({}, "behaviour"),
     "ratio_level": ({}, "chunk"),
     "refill_budget": ({"success_high": 0.6}, 5.0),
     "staleness_decay": ({"max_staleness": 2}, 0.5),

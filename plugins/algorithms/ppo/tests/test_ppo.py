@@ -279,7 +279,7 @@ def test_passes_stop_once_the_policy_moved_too_far() -> None:
 
 def stale(seed: int = 0):
     trajectories = world(seed, lag=2, version=3)
-    spec = dataclasses.replace(describe(PpoConfig()), proximal=True, reference=True)
+    spec = dataclasses.replace(describe(PpoConfig()), proximal="all", reference=True)
     return with_asked(trajectories, spec, seed)
 
 
@@ -287,11 +287,12 @@ def test_a_proximal_policy_that_is_the_acting_one_changes_nothing() -> None:
     trajectories = stale()
     trajectories.proximal_logp = trajectories.logp.clone()
     results = []
-    for how in ("behaviour", "recompute"):
+    for how in ("behaviour", "stale", "recompute"):
         evaluation = evaluation_of(trajectories, seed=1)
         total, _ = run(made(proximal=how), trajectories, evaluation)
         results.append((total, gradients(evaluation)["logp"]))
-    torch.testing.assert_close(results[0], results[1])
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    torch.testing.assert_close(results[0], results[2], rtol=0, atol=0)
 
 
 def test_the_first_visit_is_the_anchor_of_later_ones() -> None:
@@ -417,6 +418,7 @@ def test_every_problem_is_named_at_once() -> None:
     config = PpoConfig(
         credit_level="action",
         ratio_level="chunk",
+        proximal="behaviour",
         clip_low=-1.0,
         gamma=1.5,
         aggregation="constant",
@@ -460,11 +462,13 @@ def test_the_spec_says_what_is_needed() -> None:
         "window",
         True,
         True,
-        True,
+        "all",
         True,
     )
     assert spec.value_learning_rate_scale == 5.0
     assert not describe(PpoConfig()).reference
+    anchors = [describe(PpoConfig(**how)).proximal for how in ({}, {"proximal": "behaviour"}, {"gaussian_width": 0.5})]
+    assert anchors == ["stale", "none", "none"]
 
 
 OTHERS = {
@@ -492,7 +496,7 @@ OTHERS = {
     "normalise_advantages": ({}, False),
     "partial_reset": ({}, False),
     "passes": ({}, 5),
-    "proximal": ({}, "recompute"),
+    "proximal": ({}, "behaviour"),
     "ratio_level": ({}, "token"),
     "staleness_decay": ({"max_staleness": 2}, 0.5),
     "staleness_free": ({"staleness_decay": 0.5, "max_staleness": 2}, 1),

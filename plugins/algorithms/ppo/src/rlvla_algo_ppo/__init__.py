@@ -75,7 +75,7 @@ def describe(config: PpoConfig) -> AlgorithmSpec:
         minibatch_size=config.minibatch_size,
         max_staleness=config.max_staleness,
         reference=config.kl_weight > 0,
-        proximal=config.proximal == "recompute",
+        proximal=options.proximal_of(config),
         entropy_bonus=config.entropy_weight > 0,
         value_learning_rate_scale=config.value_learning_rate_scale,
     )
