@@ -149,6 +149,15 @@ def test_statistics_of_the_data_set_are_found_with_or_without_no_noops(checkpoin
         assert worlds.make(checkpoint, unnorm_key=key).manifest()["statistics"] == "reach_no_noops"
 
 
+def test_the_manifest_tells_weights_apart(checkpoint, copy):
+    before = worlds.make(copy).manifest()
+    assert before["files"] == worlds.make(checkpoint).manifest()["files"]
+    weights = load_file(copy / SHARD)
+    rewrite(copy / SHARD, **{name: one * 2 for name, one in weights.items()})
+    after = worlds.make(copy).manifest()
+    assert {name for name in before["files"] if before["files"][name] != after["files"][name]} == {SHARD}
+
+
 # ---- bad input --------------------------------------------------------------------------------------------------------
 
 

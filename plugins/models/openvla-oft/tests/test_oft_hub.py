@@ -61,12 +61,14 @@ def test_a_broken_download_goes_on_where_it_ended(hub: FakeHub, monkeypatch):
     assert int(ranges[1].removeprefix("bytes=").partition("-")[0]) > 0
 
 
-def test_an_adapter_names_its_base_by_commit(hub: FakeHub, tmp_path):
+def test_an_adapter_names_its_base_by_commit(hub: FakeHub, tmp_path, monkeypatch):
     model, seen = worlds.make(f"{NAME}@v2"), worlds.observation(2)
     model.save(tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == f"{NAME}@{COMMIT}"
-    again = worlds.make(tmp_path / "adapter", tune="lora")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "another machine"))
+    assert describe(str(tmp_path / "adapter")).action_dim == 3
+    again = worlds.make(tmp_path / "adapter")
     again.load(tmp_path / "adapter")
     assert torch.equal(worlds.act(again, seen).logp, worlds.act(model, seen).logp)
 

@@ -7,6 +7,7 @@ and ``rlvla_heads.safetensors`` with what only training with rlvla adds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -76,6 +77,16 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 def _is_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum(dtype=torch.float32)))
+
+
+def fingerprint(file: Path) -> str:
+    """Return size and SHA-256 of a file's first and last MiB: other weights give another one, in no time."""
+    size, mib = file.stat().st_size, 1 << 20
+    with file.open("rb") as stream:
+        digest = hashlib.sha256(stream.read(mib))
+        stream.seek(max(0, size - mib))
+        digest.update(stream.read(mib))
+    return f"{size} bytes, {digest.hexdigest()[:16]}"
 
 
 def public_name(name: str) -> str:

@@ -175,8 +175,12 @@ class Header:
         return int(_json(self.adapter / "adapter_config.json")["r"])
 
 
-def read_header(folder: Path) -> Header:
+def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     """Return what a folder's JSON files say.
+
+    Args:
+        folder: of the checkpoint.
+        headers_only: the JSON files of its base are enough, where it has one on the model hub.
 
     Raises:
         CheckpointError: not an OpenVLA checkpoint, or sizes that no OpenVLA has.
@@ -210,7 +214,7 @@ def read_header(folder: Path) -> Header:
         return header
     from rlvla_model_openvla_oft.hub import located
 
-    return replace(header, base=read_header(located(str(named), headers_only=True)))
+    return replace(header, base=read_header(located(str(named), headers_only=headers_only), headers_only=headers_only))
 
 
 def _llama(folder: Path, text: Mapping[str, Any]) -> LlamaShape:

@@ -56,7 +56,7 @@ class OpenVlaOftModel(Model):
         super().__init__(config, simulator, algorithm, generator=generator)
         self.config = config
         assert config.path is not None, "describe() asks for a path"
-        self.header = read_header(located(config.path))
+        self.header = read_header(located(config.path), headers_only=False)
         self.spec = spec_of(config, self.header)
         self.statistics = self.header.statistics(config.unnorm_key, config.normalisation, state=config.proprio)
         _check_simulator(self.header, self.statistics, config, simulator)
@@ -412,7 +412,7 @@ class OpenVlaOftModel(Model):
             "folder": str(self.header.folder),
             "revision": revision_of(base.folder),
             "statistics": self.statistics.key,
-            "files": {file.name: file.stat().st_size for file in base.shards},
+            "files": {file.name: files.fingerprint(file) for file in base.shards},
         }
 
 
