@@ -71,6 +71,9 @@ def test_an_adapter_names_its_base_by_commit(hub: FakeHub, tmp_path, monkeypatch
     again = worlds.make(tmp_path / "adapter")
     again.load(tmp_path / "adapter")
     assert torch.equal(worlds.act(again, seen).logp, worlds.act(model, seen).logp)
+    again.save(tmp_path / "further")
+    config = json.loads((tmp_path / "further/adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == f"{NAME}@{COMMIT}"
 
 
 def test_what_the_hub_does_not_have_is_named(hub: FakeHub):

@@ -76,6 +76,8 @@ class Header:
     """Height and width of what the towers see."""
     base: Header | None = None
     """Of the checkpoint that an adapter, or heads, alone belong to."""
+    base_name: str | None = None
+    """Its folder, or ``org/name@revision``."""
 
     @property
     def pad_id(self) -> int:
@@ -214,7 +216,8 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
         return header
     from rlvla_model_openvla_oft.hub import located
 
-    return replace(header, base=read_header(located(str(named), headers_only=headers_only), headers_only=headers_only))
+    base = read_header(located(str(named), headers_only=headers_only), headers_only=headers_only)
+    return replace(header, base=base, base_name=str(named))
 
 
 def _llama(folder: Path, text: Mapping[str, Any]) -> LlamaShape:

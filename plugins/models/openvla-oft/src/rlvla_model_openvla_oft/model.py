@@ -339,7 +339,7 @@ class OpenVlaOftModel(Model):
 
     def save(self, directory: Path) -> None:
         """Write what training changed: all weights, or adapters or nothing with the name of their base; and the heads."""
-        base = None if self.config.tune == "full" else self._name_of((self.header.base or self.header).folder)
+        base = None if self.config.tune == "full" else self._base_name()
         files.write_headers(directory, self.header, base)
         if self._lora is not None:
             self._lora.base_model_name_or_path = base
@@ -361,11 +361,14 @@ class OpenVlaOftModel(Model):
         """Return the vision-language model's weights, which the public shards hold."""
         return {name: one for name, one in weights.items() if not name.startswith(_BESIDE)}
 
-    def _name_of(self, folder: Path) -> str:
-        revision = revision_of(folder)
-        if revision is None or self.config.path is None or Path(self.config.path).is_dir():
-            return str(folder.resolve())
-        return f"{self.config.path.partition('@')[0]}@{revision}"
+    def _base_name(self) -> str:
+        """Return what names the checkpoint below adapters and heads, anywhere or at least on this machine."""
+        if self.header.base_name is not None:
+            return self.header.base_name
+        path, revision = str(self.config.path), revision_of(self.header.folder)
+        if revision is None or Path(path).expanduser().is_dir():
+            return str(self.header.folder.resolve())
+        return f"{path.partition('@')[0]}@{revision}"
 
     def _write_heads(self, directory: Path) -> None:
         network, layout = self.network, self.network.layout
