@@ -45,10 +45,11 @@ class Graphs:
 
     Args:
         function: the same kernels for the same shapes, nothing on the host that depends on values.
-        limit: shapes that are captured; later ones are called.
+        limit: graphs that are kept (each holds its inputs and outputs; what lies between shares memory); shapes that
+            come later are called.
     """
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], limit: int = 16) -> None:
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], limit: int = 64) -> None:
         self._function, self._limit = function, limit
         self.clear()
 
@@ -63,7 +64,8 @@ class Graphs:
         key = tuple((tuple(one.shape), one.dtype) if one is not None else None for one in inputs)
         if key not in self._captured:
             self._calls[key] = self._calls.get(key, 0) + 1
-            if self._calls[key] <= _WARM or len(self._captured) >= self._limit:
+            kept = sum(one is not None for one in self._captured.values())
+            if self._calls[key] <= _WARM or kept >= self._limit:
                 return self._function(*inputs)
             self._captured[key] = self._faster(inputs)
         chosen = self._captured[key]
