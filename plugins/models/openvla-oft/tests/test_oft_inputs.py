@@ -90,6 +90,20 @@ def test_joint_positions_pass_and_stay_within_bounds():
     torch.testing.assert_close(actions, torch.tensor([[[-0.4, 2.0]]]))
 
 
+def test_two_arms_of_joints_and_grippers():
+    def arm(side):
+        joints = ActionPart(f"{side}_joints", 6, "absolute", low=-3.0, high=3.0, unit="rad", frame="joint")
+        return joints, ActionPart(f"{side}_gripper", 1, "gripper", low=0.0, high=1.0, closes_at="low")
+
+    statistics = Statistics("aloha", (-2.0,) * 14, (2.0,) * 14, tuple(place % 7 != 6 for place in range(14)))
+    codec = ActionCodec(config(gripper_binary=False), statistics, (*arm("left"), *arm("right")))
+    normalised = torch.linspace(-0.9, 0.9, 14)[None, None]
+    actions = codec(normalised)[0, 0]
+    joints = [place for place in range(14) if place % 7 != 6]
+    torch.testing.assert_close(actions[joints], 2 * normalised[0, 0, joints])
+    torch.testing.assert_close(actions[[6, 13]], normalised[0, 0, [6, 13]].clamp(0, 1))
+
+
 @pytest.mark.parametrize(
     ("part", "options", "words"),
     [
@@ -154,6 +168,21 @@ def test_pictures_are_turned_upright_and_mirrored_as_the_checkpoint_saw_them():
     assert torch.equal(seen(None, orientation="rotated_180"), plain.flip(1, 2))
     assert torch.equal(seen(True, orientation="rotated_180"), plain.flip(1))
     assert torch.equal(seen(None, orientation="upside_down"), plain.flip(1))
+
+
+def test_each_of_three_cameras_is_seen_in_the_order_of_the_roles(checkpoint):
+    roles = ("primary", "wrist_left", "wrist_right")
+    spec = worlds.simulator_spec(cameras=tuple(Camera(role, 32, 32, role) for role in reversed(roles)))
+    model, seen = worlds.make(checkpoint, spec, cameras=roles, center_crop=False), worlds.observation(1, spec)
+    pictures = model.preprocess(seen)["pictures"]
+    assert pictures.shape == (1, 3, 3, 28, 28)
+    assert worlds.act(model, seen).logp.shape == (1, 2, 3)
+    for number, role in enumerate(roles):
+        other = seen.clone()
+        other.images[role] = 255 - seen.images[role]
+        changed = (model.preprocess(other)["pictures"] != pictures).flatten(2).any(-1)[0]
+        assert changed.tolist() == [place == number for place in range(3)]
+        assert not torch.equal(worlds.act(model, other).logp, worlds.act(model, seen).logp)
 
 
 def test_a_picture_of_another_size_than_declared_is_named(checkpoint):
