@@ -158,6 +158,18 @@ def test_the_manifest_tells_weights_apart(checkpoint, copy):
     assert {name for name in before["files"] if before["files"][name] != after["files"][name]} == {SHARD}
 
 
+def test_pictures_are_normalised_as_the_checkpoint_says(checkpoint, copy):
+    seen, file = worlds.observation(2), copy / "preprocessor_config.json"
+    before = worlds.act(worlds.make(checkpoint), seen).logp
+    file.unlink()
+    assert torch.equal(worlds.act(worlds.make(copy), seen).logp, before)
+    file.write_text(json.dumps({"means": [[0.4, 0.4, 0.4], [0.5, 0.5, 0.5]]}))
+    assert not torch.equal(worlds.act(worlds.make(copy), seen).logp, before)
+    file.write_text(json.dumps({"stds": [[1.0], [1.0]]}))
+    with pytest.raises(CheckpointError, match="wanted three numbers for each tower"):
+        worlds.make(copy)
+
+
 # ---- bad input --------------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,13 @@ BINS = 256
 """Tokens that stand for actions, the last of the tokenizer's vocabulary."""
 
 
+Colours = tuple[tuple[float, ...], ...]
+"""Of each tower, of each of red, green and blue, for pictures in [0, 1]."""
+MEANS: Colours = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
+STDS: Colours = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
+"""ImageNet's for DINO, one half for SigLIP; ``preprocessor_config.json`` says otherwise where it is there."""
+
+
 @dataclass(frozen=True)
 class LlamaShape:
     """Sizes of the language model; defaults are those that ``text_config`` leaves out."""
@@ -142,6 +149,19 @@ class Header:
         scaled = tuple(map(bool, action.get("mask", [True] * len(low))))
         state_low, state_high = (tuple(map(float, proprio[name])) if state else () for name in names)
         return Statistics(chosen, low, high, scaled, state_low, state_high)
+
+    @cached_property
+    def colours(self) -> tuple[Colours, Colours]:
+        """Means and standard deviations that pictures are normalised with."""
+        file = self.folder / "preprocessor_config.json"
+        found = _json(file) if file.is_file() else {}
+        means, stds = (
+            tuple(tuple(map(float, one)) for one in found.get(name, default))
+            for name, default in (("means", MEANS), ("stds", STDS))
+        )
+        if [len(one) for one in (*means, *stds)] != [3] * 4:
+            raise CheckpointError(f"{file}: means and stds are {means} and {stds}, wanted three numbers for each tower")
+        return means, stds
 
     @cached_property
     def shards(self) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rlvla_model_openvla_oft import fp8, kernels
-from rlvla_model_openvla_oft.header import BINS, Header
+from rlvla_model_openvla_oft.header import BINS, Colours, Header
 from rlvla_model_openvla_oft.heads import L1Head, ProprioProjector, ValueHead
 from rlvla_model_openvla_oft.linear import project
 from rlvla_model_openvla_oft.llama import LanguageModel, Past
@@ -29,15 +29,11 @@ from rlvla_model_openvla_oft.towers import Projector, VisionBackbone
 Words = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 """Tokens of pictures, ids of the prompt, which of them are there, and the state."""
 
-_MEANS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
-_STDS = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
-"""Of pictures in [0, 1]: ImageNet's for DINO, one half for SigLIP."""
-
 
 @cache
-def _colours(device: torch.device) -> tuple[Tensor, Tensor]:
+def _on(device: torch.device, colours: tuple[Colours, Colours]) -> tuple[Tensor, Tensor]:
     """Return means and standard deviations on a device, once: nothing may come from the host while a graph is captured."""
-    means, stds = (torch.tensor(one, device=device)[:, :, None, None] for one in (_MEANS, _STDS))
+    means, stds = (torch.tensor(one, device=device)[:, :, None, None] for one in colours)
     return means, stds
 
 
@@ -81,6 +77,7 @@ class Network(nn.Module):
             self.action_head = L1Head(width, layout.action_dim)
         if layout.state_dim:
             self.proprio_projector = ProprioProjector(layout.state_dim, width)
+        self._colours = header.colours
         self._rows = slice(header.last_action_id - BINS, header.last_action_id)
         self.dtype = torch.float32
         """Of all products."""
@@ -131,7 +128,7 @@ class Network(nn.Module):
 
     def see(self, pictures_NM3HW: Tensor) -> Tensor:
         """Return the tokens of uint8 pictures, ``[N, I, D]``: all cameras and rows in one batch."""
-        means, stds = _colours(pictures_NM3HW.device)
+        means, stds = _on(pictures_NM3HW.device, self._colours)
         features = self.vision_backbone(pictures_NM3HW.flatten(0, 1), self.dtype, means, stds, self.run)
         return self.projector(features).unflatten(0, pictures_NM3HW.shape[:2]).flatten(1, 2)  # type: ignore[no-any-return]
 

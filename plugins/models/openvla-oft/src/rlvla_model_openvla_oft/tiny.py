@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pro
 from torch import nn
 
 from rlvla_model_openvla_oft import files
-from rlvla_model_openvla_oft.header import LlamaShape, TowerShape, read_header
+from rlvla_model_openvla_oft.header import MEANS, STDS, LlamaShape, TowerShape, read_header
 from rlvla_model_openvla_oft.network import Layout, Network
 
 _WORDS = "In: What action should the robot take to Out: pick up the black bowl and place it on the plate"
@@ -63,7 +63,8 @@ def write(
     _write_json(folder / "config.json", _config(llama, towers, image_size))
     statistics = {name: _statistics(action_dim, state_dim) for name in data_sets}
     _write_json(folder / "dataset_statistics.json", statistics)
-    _write_json(folder / "preprocessor_config.json", {"input_sizes": [[3, image_size, image_size]] * 2})
+    pictures = {"input_sizes": [[3, image_size, image_size]] * 2, "means": MEANS, "stds": STDS}
+    _write_json(folder / "preprocessor_config.json", pictures)
     _write_tokenizer(folder)
     if not weights:
         config = json.loads((folder / "config.json").read_text())
