@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import numpy as np
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer
 import rlvla
 from rlvla.errors import ConfigError
 from rlvla.specs import ActionPart, Camera
+from rlvla_model_openvla_oft import jpeg
 from rlvla_model_openvla_oft.actions import CENTRES, ActionCodec, euler_to_axis_angle, value_of
 from rlvla_model_openvla_oft.header import Statistics
 from rlvla_model_openvla_oft.pictures import Pictures, cropping, resampling
@@ -149,6 +151,22 @@ def test_lanczos_is_pillows(size, wanted):
     np.testing.assert_allclose((weight @ picture @ weight.T).numpy(), np.asarray(theirs), atol=1e-3)
 
 
+@pytest.mark.parametrize(("height", "width"), [(256, 256), (90, 100)])
+def test_a_jpeg_round_trip_is_pillows(height, width):
+    coarse = torch.rand(1, 3, height // 13, width // 13, generator=torch.Generator().manual_seed(0))
+    picture = (255 * F.interpolate(coarse, (height, width), mode="bicubic").clamp(0, 1)).round()
+    picture += 3 * torch.randn(picture.shape, generator=torch.Generator().manual_seed(1))
+    picture = picture.round().clamp(0, 255)
+    array, file = picture[0].permute(1, 2, 0).to(torch.uint8).numpy(), io.BytesIO()
+    Image.fromarray(array).save(file, "JPEG", quality=95, subsampling="4:2:0")
+    theirs = np.asarray(Image.open(file)).astype(float)
+    ours = jpeg.round_trip(picture)[0].permute(1, 2, 0).numpy()
+    lost, apart = np.abs(theirs - array), np.abs(ours - theirs)
+    assert lost.mean() > 2
+    assert apart.mean() < 0.5  # of 255: libjpeg's cosine transform is in whole numbers, ours is not
+    assert apart.max() < 10
+
+
 def test_pictures_are_turned_upright_and_mirrored_as_the_checkpoint_saw_them():
     spec = worlds.simulator_spec()
     shown = worlds.observation(1, spec)
@@ -158,7 +176,7 @@ def test_pictures_are_turned_upright_and_mirrored_as_the_checkpoint_saw_them():
         camera = Camera("front", 32, 32, **changes)
         changed = shown.clone()
         changed.images["front"] = raw
-        return Pictures([camera], 32, "bicubic", crop=False, mirrored=trained)(changed)[0, 0]
+        return Pictures([camera], 32, "bicubic", through_jpeg=False, crop=False, mirrored=trained)(changed)[0, 0]
 
     plain = raw[0].permute(2, 0, 1)
     assert torch.equal(seen(None), plain)
@@ -193,15 +211,15 @@ def test_a_picture_of_another_size_than_declared_is_named(checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("preset", "resize", "crop", "stop", "temperature"),
+    ("preset", "jpeg", "resize", "crop", "stop", "temperature"),
     [
-        ("openvla-oft", "lanczos", True, True, 1.0),
-        ("rlinf", "bicubic", False, False, 1.6),
-        ("simplevla-rl", "lanczos", True, True, 1.6),
+        ("openvla-oft", True, "lanczos", True, True, 1.0),
+        ("rlinf", False, "bicubic", False, False, 1.6),
+        ("simplevla-rl", True, "lanczos", True, True, 1.6),
     ],
 )
-def test_a_preset_is_its_options(checkpoint, preset, resize, crop, stop, temperature):
-    options = {"resize": resize, "center_crop": crop, "stop_token": stop, "temperature": temperature}
+def test_a_preset_is_its_options(checkpoint, preset, jpeg, resize, crop, stop, temperature):
+    options = {"jpeg": jpeg, "resize": resize, "center_crop": crop, "stop_token": stop, "temperature": temperature}
     named = worlds.make(checkpoint, preset=preset)
     other = "rlinf" if preset != "rlinf" else "openvla-oft"
     spelled, changed = worlds.make(checkpoint, preset=other, **options), worlds.make(checkpoint, preset=other)

@@ -56,7 +56,9 @@ class OpenVlaOftConfig:
     gaussian_std: Annotated[float, Gt(0), Le(2)] = 0.1
     """Standard deviation, in normalised actions ([-1, 1])."""
     preset: Literal["openvla-oft", "rlinf", "simplevla-rl"] = "openvla-oft"
-    """Code base whose checkpoints these are; decides what the next four leave at None."""
+    """Code base whose checkpoints these are; decides what the next five leave at None."""
+    jpeg: bool | None = None
+    """Pictures first become what a JPEG file of quality 95 would make of them, as training pictures were. rlinf: no."""
     resize: Literal["lanczos", "bicubic"] | None = None
     """Filter that scales pictures to the towers' size. rlinf: bicubic, else lanczos."""
     center_crop: bool | None = None

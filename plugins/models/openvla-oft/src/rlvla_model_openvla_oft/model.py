@@ -458,6 +458,7 @@ def _pictures(config: OpenVlaOftConfig, simulator: SimulatorSpec, header: Header
         [by_role[role] for role in config.cameras],
         header.image_size,
         ("bicubic" if rlinf else "lanczos") if config.resize is None else config.resize,
+        not rlinf if config.jpeg is None else config.jpeg,
         not rlinf if config.center_crop is None else config.center_crop,
         config.mirrored,
     )

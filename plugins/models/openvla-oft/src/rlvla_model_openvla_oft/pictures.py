@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rlvla.batch import ObservationBatch
 from rlvla.specs import Camera
+from rlvla_model_openvla_oft import jpeg
 
 CROP_AREA = 0.9
 
@@ -60,6 +61,7 @@ class Pictures(nn.Module):
         cameras: of the simulator, in the checkpoint's order.
         size: O.
         resize: filter.
+        through_jpeg: first make of them what a JPEG file would.
         crop: cut out the centre.
         mirrored: as the checkpoint saw them; None: as they come.
     """
@@ -71,11 +73,13 @@ class Pictures(nn.Module):
         cameras: Sequence[Camera],
         size: int,
         resize: Literal["lanczos", "bicubic"],
+        through_jpeg: bool,
         crop: bool,
         mirrored: bool | None,
     ) -> None:
         super().__init__()
-        self._cameras, self._size, self._crops, self._mirrored = tuple(cameras), size, crop, mirrored
+        self._cameras, self._size, self._mirrored = tuple(cameras), size, mirrored
+        self._jpeg, self._crops = through_jpeg, crop
         for number, camera in enumerate(self._cameras):
             self.register_buffer(f"rows_{number}", resampling(camera.height, size, resize), persistent=False)
             self.register_buffer(f"columns_{number}", resampling(camera.width, size, resize), persistent=False)
@@ -99,6 +103,8 @@ class Pictures(nn.Module):
             )
         rows, columns = getattr(self, f"rows_{number}"), getattr(self, f"columns_{number}")
         picture_N3HW = self._upright(picture_NHW3.to(rows.device).permute(0, 3, 1, 2), camera).float()
+        if self._jpeg:
+            picture_N3HW = jpeg.round_trip(picture_N3HW)
         if picture_N3HW.shape[2:] != (self._size, self._size):
             picture_N3HW = _rounded(rows @ picture_N3HW @ columns.T)
         if self._crops:
