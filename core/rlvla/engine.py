@@ -126,14 +126,14 @@ class Engine:
 
     def _timekeeper(self) -> Timekeeper:
         config = self.config
-        device = making.device_of(config.run.device)
+        device = self.device = str(making.device_of(config.run.device))
         shared = ["generator", "trainer"]
         if self.specs.sim.device == "gpu":
             shared += [f"sim-{number}" for number in range(len(self.specs.slots))]
         return Timekeeper(
             self.specs.scheduler,
             SpanFile(self.directory, round(1e6 * config.run.timeline_mb)),
-            devices={actor: [str(device)] for actor in shared} if device.type == "cuda" else None,
+            devices={actor: [device] for actor in shared} if device != "cpu" else None,
             cores=usable_cores() if config.run.runtime == "local" else None,  # else actors are in other processes
             cpu=time.process_time,
         )
