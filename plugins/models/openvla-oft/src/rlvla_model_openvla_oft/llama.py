@@ -87,7 +87,7 @@ class LlamaLayer(nn.Module):
         past: tuple[Tensor, Tensor] | None,
         run: Run,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Return the residual stream, what is to be added to it (of the wanted tokens), and keys and values.
+        """Return the residual stream, SwiGLU's output (:meth:`down` of it is to be added), and keys and values.
 
         Args:
             x_RD: tokens of all rows, one row after another.
@@ -124,8 +124,11 @@ class LlamaLayer(nn.Module):
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         delta_RD = project(attended.transpose(1, 2).flatten(2).flatten(0, 1), attention.o_proj)
         x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, self.post_attention_layernorm.weight, self._eps)
-        hidden = run(kernels.swiglu)(project(normed, self.mlp.gate_proj, self.mlp.up_proj))
-        return x_RD, project(hidden, self.mlp.down_proj), (k, v)
+        return x_RD, run(kernels.swiglu)(project(normed, self.mlp.gate_proj, self.mlp.up_proj)), (k, v)
+
+    def down(self, hidden: Tensor) -> Tensor:
+        """Return the layer's last product. It stands apart, since no backward pass needs it computed again."""
+        return project(hidden, self.mlp.down_proj)
 
 
 def _places(x: Tensor, rows: int, wanted: slice) -> Tensor:
@@ -194,9 +197,10 @@ class LlamaStack(nn.Module):
                 run,
             )
             if self.recompute and torch.is_grad_enabled():
-                x_RD, delta_RD, both = checkpoint(layer, *arguments, use_reentrant=False)
+                x_RD, hidden, both = checkpoint(layer, *arguments, use_reentrant=False)
             else:
-                x_RD, delta_RD, both = layer(*arguments)
+                x_RD, hidden, both = layer(*arguments)
+            delta_RD = layer.down(hidden)  # type: ignore[operator]
             if keep:
                 kept.append(both)
         _, out_RD = run(kernels.add_rms_norm)(x_RD, delta_RD, self.norm.weight, self._shape.rms_norm_eps)
