@@ -191,6 +191,8 @@ class Graph:
                 waits too, where that pays.
         """
         nodes = sorted({slot.node for slot in slots})
+        if len(nodes) == 1:
+            return await self._batchers[nodes[0]].request(slots, alone)
         parts = [[slot for slot in slots if slot.node == node] for node in nodes]
         await asyncio.gather(
             *(self._batchers[node].request(part, alone) for node, part in zip(nodes, parts, strict=True))
@@ -349,9 +351,13 @@ class Graph:
     def played(self, slot: Slot, before: Any, outcome: Any, after: Any, entries: Sequence[Entry]) -> None:
         """Forward a chunk step to the trainer."""
         self._trainer.send("record", before, slot.action, outcome, after, slot.version, entries)
+        version, versions = slot.version, self._versions
         for entry in entries:
-            oldest, newest = self._versions.get(entry.ticket, (slot.version, slot.version))
-            self._versions[entry.ticket] = min(oldest, slot.version), max(newest, slot.version)
+            known = versions.get(entry.ticket)
+            if known is None:
+                versions[entry.ticket] = version, version
+            elif not known[0] <= version <= known[1]:
+                versions[entry.ticket] = min(known[0], version), max(known[1], version)
 
     def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Count a chunk step."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rlvla.seeds import derive
+from rlvla.seeds import derive, derived, stem
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, Start
 
 
@@ -25,6 +25,8 @@ class Work:
     """Chunks; None: until the episode ends."""
     episode: tuple[int, Start] | None
     """Seed and start of the one episode that it is; None: it continues whatever runs in its row."""
+    noise: int
+    """Stem of the noise keys of its chunks."""
     chunk: int = 0
     """Chunks played."""
 
@@ -88,7 +90,10 @@ class WindowFeed:
 
     def take(self, row: int) -> Work | None:
         queue = self._queues[row]
-        return Work(queue.popleft(), 0, self._length, None) if queue else None
+        if not queue:
+            return None
+        ticket = queue.popleft()
+        return Work(ticket, 0, self._length, None, stem(self._seed, "noise", ticket, 0))
 
     def next_episode(self, row: int) -> tuple[int, Start]:
         number = self.episodes[row]
@@ -97,7 +102,7 @@ class WindowFeed:
         return derive(self._seed, "episode", row, number), start
 
     def key(self, work: Work) -> int:
-        return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+        return derived(work.noise, work.chunk)
 
     def place(self, work: Work) -> int:
         return work.ticket
@@ -139,13 +144,14 @@ class GroupFeed:
         if not self._queue:
             return None
         ticket, member = self._queue.popleft()
-        return Work(ticket, member, None, (derive(self._seed, "group", ticket), self._sampler.start(ticket)))
+        episode = derive(self._seed, "group", ticket), self._sampler.start(ticket)
+        return Work(ticket, member, None, episode, stem(self._seed, "noise", ticket, member))
 
     def next_episode(self, row: int) -> tuple[int, Start]:
         raise AssertionError("a group's rollout is one episode")
 
     def key(self, work: Work) -> int:
-        return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+        return derived(work.noise, work.chunk)
 
     def place(self, work: Work) -> int:
         return work.ticket * self._size + work.member
@@ -169,14 +175,14 @@ class EpisodeFeed:
     def take(self, row: int) -> Work | None:
         if self.taken == len(self.episodes):
             return None
-        self.taken += 1
-        return Work(self.taken - 1, 0, None, self.episodes[self.taken - 1])
+        ticket, self.taken = self.taken, self.taken + 1
+        return Work(ticket, 0, None, self.episodes[ticket], stem(self.seed, "noise", ticket))
 
     def next_episode(self, row: int) -> tuple[int, Start]:
         raise AssertionError("an evaluation's work is one episode")
 
     def key(self, work: Work) -> int:
-        return derive(self.seed, "noise", work.ticket, work.chunk)
+        return derived(work.noise, work.chunk)
 
     def place(self, work: Work) -> int:
         return work.ticket
