@@ -66,6 +66,9 @@ TWO_DEVICES = World(
         "generators": 2,
     }
 )
+ONE_DEVICE_TWO_GENERATORS = World(
+    **{**vars(ONE_DEVICE), "slots": (1, 1), "units_per_step": 2, "generators": 2},
+)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +107,9 @@ TWO_DEVICES = World(
         (TWO_DEVICES, "hybrid-1", 12.0),
         # each generator alternates between two slots: busy 0-4, the last chunk 4-5
         (TWO_DEVICES, "hybrid-2", 9.0),
+        # a generator for each of two stages of one device: in turn, chunks at 2 and 3, then 4 and 5; training. At once on the
+        # device, both would have their chunks at 3 and at 6
+        (ONE_DEVICE_TWO_GENERATORS, "hybrid-2", 9.0),
         # snapshot and offer at the start of each rollout: 3 x 3 more than without
         (PUBLISHING, "hybrid", 36.0),
     ],

@@ -111,7 +111,8 @@ class Graph:
         self._tickets = Tickets(units_per_step, max_staleness, algorithm.keep, algorithm.spec.refill_budget)
         self._batchers = [Batcher(self._acting(some), batch_rows, len(some)) for some in generators]
         self._devices: defaultdict[int, latency.DeviceTime] = defaultdict(latency.DeviceTime)
-        self._shared_devices = shared_devices
+        self.shared_devices = shared_devices
+        """The slots of a device take turns on it; else each has cores of its own."""
         self._members: dict[int, dict[int, Ended]] = {}
         self._versions: dict[int, tuple[int, int]] = {}
         """Oldest and newest version in each unit that has begun and is not taken."""
@@ -220,7 +221,7 @@ class Graph:
             len(self._generators),
             max(measured, key=lambda one: one.busy / one.steps),
             len({slot.device for slot in self.slots}),
-            self._shared_devices,
+            self.shared_devices,
             len(self.slots),
             sum(len(slot.rows) for slot in self.slots),
             stages,
