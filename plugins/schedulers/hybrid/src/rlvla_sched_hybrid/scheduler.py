@@ -32,7 +32,9 @@ class HybridScheduler(Scheduler):
     async def _play(self, graph: Graph, stage: list[Slot], turn: AbstractAsyncContextManager[None]) -> None:
         while working := await graph.find_work(stage):
             await graph.generate(working, alone=True)
-            async with turn:  # two stages at once on one device would both be late, and ask for chunks together for ever
+            async with (
+                turn
+            ):  # two stages at once on one device would both be late, and ask for chunks together for ever
                 await gather(*(graph.step(slot) for slot in working))
 
     def _split(self, graph: Graph) -> list[list[Slot]]:
