@@ -1,10 +1,13 @@
 """The studies in virtual time still say what their results say: few points of each, in seconds."""
 
+import asyncio
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
+from rlvla.clock import run_virtual
 from rlvla.testing.virtual import play
 
 ROOT = Path(__file__).parent.parent
@@ -12,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 def benchmark(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
 
@@ -38,15 +41,36 @@ def test_their_schedules_give_the_published_numbers(rl_vla3):
         assert rl_vla3.theirs(name, reading) == pytest.approx(published, rel=rl_vla3.RESIDUAL), name
 
 
-def test_strict_rounds_serve_slots_in_order_and_one_at_a_time(rl_vla3):
-    """Of 4 slots a GPU, none has its n-th chunk before all have their (n-1)-th: 32 slots of 8 rows, alone."""
+def test_strict_rounds_wait_for_the_slowest_and_skip_who_left(rl_vla3):
+    turns, served = rl_vla3.Turns(), []
+
+    async def member(number):
+        turns.join(number)
+        for _ in range(2 if number == 1 else 4):
+            await asyncio.sleep(5 if number == 0 else 1)  # what lies between two turns
+            await turns.have(number, lambda: serve(number))
+        turns.leave(number)
+
+    async def serve(number):
+        served.append((number, asyncio.get_running_loop().time()))
+        await asyncio.sleep(1)
+
+    async def everybody():
+        await asyncio.gather(*(member(number) for number in range(3)))
+
+    run_virtual(everybody())
+    assert [number for number, _ in served] == [0, 1, 2, 0, 1, 2, 0, 2, 0, 2]
+    assert [at for _, at in served] == [5, 6, 7, 11, 12, 13, 17, 18, 23, 24]
+
+
+def test_their_weights_act_for_four_waves_one_request_at_a_time(rl_vla3):
     world = rl_vla3.machine(
         rl_vla3.READINGS["long tails"], 8, 1, waves_a_step=1, own_generator=True, batch_rows=None, seed=1
     )
     played = play(rl_vla3.RlVla3("as"), world)
     assert set(played.batches) == {8}
     assert len(played.batches) == 32 * rl_vla3.WINDOW * rl_vla3.WAVES
-    assert played.versions == [0] * len(played.batches), "a version of the weights for all four waves"
+    assert set(played.versions) == {0}
     assert played.staleness == [0, 1, 2, 3]
 
 
@@ -82,11 +106,11 @@ def test_16_gpus_do_twice_as_much_as_8(scaling):
 
 
 def test_a_controller_that_is_too_slow_is_the_limit(scaling):
-    """A call of 10 ms: at most 100 of them in a second, whatever the GPUs could do."""
-    found = scaling.rate("full-async", scaling.cluster(8, 16, 0.01))
+    """A call of 50 ms: at most 20 of them in a second, whatever the GPUs could do."""
+    found = scaling.rate("full-async", scaling.cluster(8, 16, 0.05))
     assert found["controller_busy"] > 0.99
     calls = found["env_steps_per_second"] / scaling.ACTIONS / 16 * (1 + 16 / found["batch_rows"])
-    assert calls == pytest.approx(100, rel=0.03)
+    assert calls == pytest.approx(20, rel=0.03)
 
 
 def test_collectives_take_what_was_measured_in_one_machine(scaling):

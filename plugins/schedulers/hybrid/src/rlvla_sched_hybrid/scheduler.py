@@ -32,9 +32,7 @@ class HybridScheduler(Scheduler):
     async def _play(self, graph: Graph, stage: list[Slot], turn: AbstractAsyncContextManager[None]) -> None:
         while working := await graph.find_work(stage):
             await graph.generate(working, alone=True)
-            async with (
-                turn
-            ):  # two stages at once on one device would both be late, and ask for chunks together for ever
+            async with turn:  # at once on one device, two stages would stay in phase for ever
                 await gather(*(graph.step(slot) for slot in working))
 
     def _split(self, graph: Graph) -> list[list[Slot]]:
