@@ -28,7 +28,12 @@ RECIPE = HERE.parent / "examples" / "tiny_tabletop_ppo_sync_cpu.py"
 def measure(folder: Path, name: str, steps: int, **changes: Any) -> dict[str, Any]:
     """Train the quickstart with changes; returns what it reached and how fast."""
     recipe = runpy.run_path(str(RECIPE))["recipe"]()
-    recipe["run"] |= {"directory": str(folder), "name": name, "steps": steps, "without": ["tensorboard", "display"]}
+    recipe["run"] |= {
+        "directory": str(folder),
+        "name": name,
+        "steps": steps,
+        "without": ["tensorboard", "display", "report"],
+    }
     for section, options in changes.items():
         recipe[section] = {**recipe[section], **options}
     with rlvla.build(**recipe) as run:

@@ -102,7 +102,7 @@ def run(cell: str, seed: int, folder: Path) -> dict[str, Any]:
     for change in changes:
         recipe = overridden(recipe, change)
     options = {"threads": 1, "slots": 1, "seed": seed, "name": f"{cell}-{seed}", "directory": str(folder)}
-    recipe = overridden(recipe, {"run": {**options, "without": ("display", "tensorboard")}})
+    recipe = overridden(recipe, {"run": {**options, "without": ("display", "tensorboard", "report")}})
     start: dict[str, Any] = {}
     if cell.startswith("bc"):
         path = folder / f"demonstrations-{seed}"

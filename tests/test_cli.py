@@ -148,9 +148,21 @@ def test_an_internal_error_keeps_its_traceback(
 
 
 def test_interrupt_says_how_to_go_on(
-    engine: Any, four_plugins: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engine: Any,
+    four_plugins: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(FakeRun, "error", KeyboardInterrupt())
+    assert cli.main(["train", *words(four_plugins)]) == 130
+    said = capsys.readouterr().err
+    assert "there is no checkpoint yet: start it again" in said
+    assert "--resume" not in said
+    place = tmp_path / "runs/fake/checkpoints/step_000003"
+    place.mkdir(parents=True)
+    (place / "state.json").touch()
     assert cli.main(["train", *words(four_plugins)]) == 130
     assert "rlvla train --resume runs/fake" in capsys.readouterr().err
 

@@ -83,6 +83,27 @@ def test_mapping_file_flags_and_instance_mean_the_same(four_plugins: Four, tmp_p
     assert mapping.sim.config.friction == 1e-5
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sim: a\nmodel: b\nsim: c\n", "'sim' is there twice, on line 1 and on line 3"),
+        ("run:\n  steps: 1\n  seed: 0\n  steps: 2\n", "'steps' is there twice, on line 2 and on line 4"),
+        ("train: {micro_batch: 1, micro_batch: 2}\n", "'micro_batch' is there twice, on line 1 and on line 1"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"recipe.yaml: {words}: keep one of them"):
+        configs.read_file(path)
+
+
+def test_anchors_and_merges_of_a_recipe_still_work(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("sim: &sim {use: fake, num_envs: 3}\nmodel: {<<: *sim, use: other}\n")
+    assert configs.read_file(path)["model"] == {"use": "other", "num_envs": 3}
+
+
 def test_a_run_config_is_read_as_itself_and_survives_yaml(four_plugins: Four, tmp_path: Path) -> None:
     run = configs.read(four_plugins, ["--sim.friction", "1e-5", "--sim.seed", "None", "--run.steps", "3"])
     configs.write_file(tmp_path / "config.yaml", run)

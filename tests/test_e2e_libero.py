@@ -14,7 +14,7 @@ from rlvla.worker import open_simulator
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SIM = {"use": "libero", "suite": "libero_spatial", "num_envs": 2, "image_size": 96, "max_episode_steps": 16}
-QUIET = {"without": ["tensorboard", "display"], "device": "cpu", "slots": 2}
+QUIET = {"without": ["tensorboard", "display", "report"], "device": "cpu", "slots": 2}
 
 
 def test_grpo_on_libero_trains_resumes_and_is_evaluated_with_video(tmp_path):

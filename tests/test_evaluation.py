@@ -30,7 +30,12 @@ class Heard:
 
 
 def build(folder, scheduler="sync", heard=None, eval=None, sim=None, **run):
-    quiet = {"without": ["tensorboard", "display"], "strict_listeners": True, "save_every": 0, "device": "cpu"}
+    quiet = {
+        "without": ["tensorboard", "display", "report"],
+        "strict_listeners": True,
+        "save_every": 0,
+        "device": "cpu",
+    }
     options = {"directory": str(folder), "name": "run", "steps": 6, "slots": 2, "threads": 1}
     return rlvla.build(
         sim={"use": "fake", "num_envs": 4, **(sim or {})},

@@ -19,7 +19,7 @@ from rlvla.testing.fakes.simulator import FakeSimulator
 sys.path.insert(0, str(Path(__file__).parent))
 import gym_worlds
 
-QUIET = {"without": ["tensorboard", "display"], "strict_listeners": True, "device": "cpu", "threads": 1}
+QUIET = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "device": "cpu", "threads": 1}
 
 
 class TestGym(SimulatorConformance):

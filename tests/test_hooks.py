@@ -41,13 +41,13 @@ def hooks(*extra: object, **options: Any) -> Hooks:
 
 def test_a_listener_may_take_some_of_the_arguments() -> None:
     listener = Steps()
-    hooks(listener).call("on_step", step=3, metrics={"train/loss": 1.0})
+    hooks(listener).call("on_step", step=3, metrics={"train/loss": 1.0}, histograms={})
     assert listener.seen == [3]
 
 
 def test_a_class_makes_a_listener_for_each_run() -> None:
-    hooks(Steps).call("on_step", step=1, metrics={})
-    hooks(Steps).call("on_step", step=1, metrics={})
+    hooks(Steps).call("on_step", step=1, metrics={}, histograms={})
+    hooks(Steps).call("on_step", step=1, metrics={}, histograms={})
 
 
 def test_a_raising_listener_is_named_counted_and_switched_off_after_three_times(
@@ -57,7 +57,7 @@ def test_a_raising_listener_is_named_counted_and_switched_off_after_three_times(
     run = hooks(failing, steps)
     with caplog.at_level(logging.WARNING):
         for step in range(5):
-            run.call("on_step", step=step, metrics={})
+            run.call("on_step", step=step, metrics={}, histograms={})
     assert failing.calls == 3
     assert steps.seen == [0, 1, 2, 3, 4], "others go on"
     assert list(run.failures.values()) == [3]
@@ -68,7 +68,7 @@ def test_a_raising_listener_is_named_counted_and_switched_off_after_three_times(
 
 def test_strict_listeners_raise_with_a_note_that_names_listener_and_hook() -> None:
     with pytest.raises(RuntimeError, match="no disk") as caught:
-        hooks(Failing(), strict_listeners=True).call("on_step", step=1, metrics={})
+        hooks(Failing(), strict_listeners=True).call("on_step", step=1, metrics={}, histograms={})
     assert "Failing" in caught.value.__notes__[0] and "on_step" in caught.value.__notes__[0]
 
 
@@ -79,7 +79,7 @@ def test_keyboard_interrupt_is_not_a_listener_failure() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        hooks(Interrupting()).call("on_step", step=1, metrics={})
+        hooks(Interrupting()).call("on_step", step=1, metrics={}, histograms={})
 
 
 def test_a_misspelt_hook_names_the_close_one() -> None:
@@ -120,7 +120,7 @@ def test_installed_listeners_listen(make_distribution: Any) -> None:
     """
     make_distribution("notify", {"rlvla.hooks": {"notify": "notify_module"}}, "notify_module", code)
     run = hooks()
-    run.call("on_step", step=7, metrics={})
+    run.call("on_step", step=7, metrics={}, histograms={})
     assert sys.modules["notify_module"].seen == [7]
     assert run.names == ["notify"]
 
@@ -156,5 +156,5 @@ def test_a_chosen_plugin_listens(make_distribution: Any) -> None:
 
 
 def test_built_in_listeners_are_there_and_can_be_left_out() -> None:
-    assert Hooks(RunOptions()).names == ["jsonl", "tensorboard", "display"]
-    assert Hooks(RunOptions(without=("display",))).names == ["jsonl", "tensorboard"]
+    assert Hooks(RunOptions()).names == ["jsonl", "tensorboard", "report", "display"]
+    assert Hooks(RunOptions(without=("display", "report"))).names == ["jsonl", "tensorboard"]

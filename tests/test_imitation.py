@@ -2,7 +2,11 @@
 
 import json
 import logging
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +21,7 @@ from rlvla.errors import ConfigError
 from rlvla.plugin import find
 from rlvla.testing.scheduler import Recorder
 
-QUIET = {"without": ["tensorboard", "display"], "strict_listeners": True, "device": "cpu", "threads": 1}
+QUIET = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "device": "cpu", "threads": 1}
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
 
 
@@ -183,6 +187,77 @@ def test_imitation_in_micro_batches(tmp_path, demos):
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     for name in one:
         torch.testing.assert_close(torch.from_numpy(one[name]), torch.from_numpy(other[name]), rtol=1e-5, atol=1e-6)
+
+
+# ---- on several ranks ------------------------------------------------------------------------------------------------
+
+RANK = """
+import sys, torch, torch.distributed as dist
+sys.path.insert(0, {folder!r})
+import test_imitation, test_trainer
+from rlvla.imitation import Teacher
+rank, world = int(sys.argv[1]), int(sys.argv[2])
+if world > 1:
+    dist.init_process_group("gloo", init_method="file://{store}", rank=rank, world_size=world)
+drawn, assembled = [], Teacher._assembled
+def keep(self, index_S, version):
+    drawn.append(index_S.clone())
+    return assembled(self, index_S, version)
+Teacher._assembled = keep
+if {beside}:
+    actor = test_trainer.trainer(demonstrations={demos!r}, imitation_weight=0.5, imitation_batch=9)
+    rows = range(6) if world == 1 else ([0, 1, 2, 3], [4, 5])[rank]
+    receipt = actor.train(test_trainer.feed(actor, rows), 0)
+else:
+    actor = test_imitation.trainer({demos!r}, learning_rate=1e-2)
+    for step in range(2):
+        receipt = actor.train([], step)
+saved = {{"weights": test_trainer.weights(actor), "metrics": receipt.metrics, "drawn": drawn}}
+torch.save(saved, "{store}." + str(world) + str(rank))
+if world > 1:
+    dist.destroy_process_group()
+"""
+
+
+def on_ranks(folder, demos, *, beside):
+    """Return what one rank of one, and each of two, drew and learned."""
+    code = RANK.format(folder=str(Path(__file__).parent), store=folder / "store", demos=demos, beside=beside)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank), str(world)], env=environment)
+        for rank, world in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert [process.wait(100) for process in started] == [0, 0, 0]
+    return [torch.load(f"{folder}/store.{name}", weights_only=True) for name in ("10", "20", "21")]
+
+
+def agree(alone, both):
+    for one in both:
+        for name, wanted in alone["weights"].items():
+            assert (one["weights"][name] - wanted).abs().max() <= 1e-6 * wanted.abs().max(), name
+        assert sorted(one["metrics"]) == sorted(alone["metrics"])
+        for name, wanted in alone["metrics"].items():
+            assert one["metrics"][name] == pytest.approx(wanted, rel=1e-5, abs=1e-7), name
+
+
+def test_two_ranks_clone_what_one_does(tmp_path, demos):
+    """They share each minibatch of the one, no sample twice; weights agree to 1e-6 after 8 optimizer steps."""
+    alone, *both = on_ranks(tmp_path, demos, beside=False)
+    for step in range(2):
+        parts = [one["drawn"][step] for one in both]
+        assert [len(part) for part in parts] == [32, 32]
+        assert len(torch.cat(parts).unique()) == 64
+        assert torch.equal(torch.stack(parts, 1).flatten(), alone["drawn"][step])
+    agree(alone, both)
+
+
+def test_two_ranks_imitate_beside_rl_as_one_does(tmp_path, demos):
+    """With an odd number of samples and unequal units."""
+    alone, *both = on_ranks(tmp_path, demos, beside=True)
+    for place, wanted in enumerate(alone["drawn"]):
+        assert [len(one["drawn"][place]) for one in both] == [5, 4]
+        assert torch.equal(torch.cat([one["drawn"][place] for one in both]).sort().values, wanted.sort().values)
+    agree(alone, both)
 
 
 # ---- a start for RL --------------------------------------------------------------------------------------------------

@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 
 from rlvla import configs
+from rlvla.histograms import Histogram
 from rlvla.hooks import Hooks
 from rlvla.listeners.display import DisplayListener, duration
 from rlvla.listeners.jsonl import JsonlListener
 from rlvla.listeners.tensorboard import TensorBoardListener
 from rlvla.results import EvalEpisode, EvalResults, Progress, RunInfo
 
-ONLY_EXTRA = configs.RunOptions(without=("jsonl", "tensorboard", "display"), strict_listeners=True)
+ONLY_EXTRA = configs.RunOptions(without=("jsonl", "tensorboard", "report", "display"), strict_listeners=True)
 
 
 @pytest.fixture
@@ -57,7 +58,12 @@ def write(run: RunInfo, *steps: int, evaluate: bool = False) -> None:
     hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
     hooks.call("on_run_start", run=run)
     for step in steps:
-        hooks.call("on_step", step=step, metrics={"train/loss": 1.0 / step, "train/bad": math.nan, "rollout/n": 8})
+        hooks.call(
+            "on_step",
+            step=step,
+            metrics={"train/loss": 1.0 / step, "train/bad": math.nan, "rollout/n": 8},
+            histograms={},
+        )
         if evaluate:
             hooks.call("on_evaluation", step=step, results=results())
     hooks.call("on_run_end", run=run, error=None)
@@ -100,10 +106,17 @@ def test_an_evaluation_first_thing_after_a_resume_keeps_its_steps_own_line(run: 
     assert lines[-1]["eval/success"] == 1.0
 
 
+def test_histograms_are_one_compact_field_of_their_step(run: RunInfo) -> None:
+    hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
+    hooks.call("on_run_start", run=run)
+    hooks.call("on_step", step=1, metrics={}, histograms={"train/staleness": Histogram.of_numbers([0, 1, 1])})
+    assert read(run)[0]["histograms"] == {"train/staleness": {"edges": [0.0, 1.0, 2.0], "counts": [1, 2]}}
+
+
 def test_lines_are_on_disk_while_the_run_goes_on(run: RunInfo) -> None:
     hooks = Hooks(ONLY_EXTRA, extra=[JsonlListener()])
     hooks.call("on_run_start", run=run)
-    hooks.call("on_step", step=1, metrics={})
+    hooks.call("on_step", step=1, metrics={}, histograms={})
     assert len(read(run)) == 1
     hooks.call("on_run_end", run=run, error=None)
 
@@ -115,7 +128,8 @@ def test_tensorboard_gets_scalars(run: RunInfo) -> None:
     pytest.importorskip("tensorboard")
     hooks = Hooks(ONLY_EXTRA, extra=[TensorBoardListener()])
     hooks.call("on_run_start", run=run)
-    hooks.call("on_step", step=1, metrics={"train/loss": 0.5})
+    waits = Histogram.of_seconds([0.0, 0.00015, 0.3])
+    hooks.call("on_step", step=1, metrics={"train/loss": 0.5}, histograms={"time/slot_wait_s": waits})
     hooks.call("on_evaluation", step=1, results=results())
     hooks.call("on_run_end", run=run, error=None)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -123,6 +137,10 @@ def test_tensorboard_gets_scalars(run: RunInfo) -> None:
     events = EventAccumulator(str(run.directory / "tensorboard"))
     events.Reload()
     assert events.Scalars("train/loss")[0].value == 0.5
+    drawn = events.Histograms("time/slot_wait_s_histogram")[0].histogram_value
+    assert list(drawn.bucket) == list(waits.counts)
+    assert list(drawn.bucket_limit) == list(waits.edges[1:])
+    assert (drawn.num, drawn.sum) == (3, pytest.approx(0.30015))
     assert events.Scalars("eval/success")[0].value == 0.75
 
 
@@ -133,7 +151,7 @@ def test_without_tensorboard_one_line_says_so(
     hooks = Hooks(ONLY_EXTRA, extra=[TensorBoardListener()])
     with caplog.at_level(logging.INFO):
         hooks.call("on_run_start", run=run)
-        hooks.call("on_step", step=1, metrics={"train/loss": 0.5})
+        hooks.call("on_step", step=1, metrics={"train/loss": 0.5}, histograms={})
         hooks.call("on_run_end", run=run, error=None)
     assert [record.getMessage() for record in caplog.records] == [
         "no TensorBoard files are written: pip install tensorboard"
@@ -201,13 +219,22 @@ def test_the_final_table_says_what_came_out_and_where_it_is(run: RunInfo, termin
     clock.now += 100
     hooks.call("on_progress", progress=progress(20))
     hooks.call("on_evaluation", step=20, results=results())
-    for name in ("metrics.jsonl", "step_20", "a.mp4"):
+    for name in ("metrics.jsonl", "step_20", "a.mp4", "report.html"):
         (run.directory / name).touch()
     hooks.call("on_checkpoint", step=20, path=run.directory / "step_20")
     hooks.call("on_video", step=20, path=run.directory / "a.mp4")
     hooks.call("on_run_end", run=run, error=None)
     table = text.getvalue().partition("my-run: done")[2].replace("\n", "")
-    for wanted in ("20 of 20", "200 useful env steps/s", "1:40", "success 0.750", "metrics.jsonl", "a.mp4", "step_20"):
+    for wanted in (
+        "20 of 20",
+        "200 useful env steps/s",
+        "1:40",
+        "success 0.750",
+        "metrics.jsonl",
+        "a.mp4",
+        "step_20",
+        "report.html",
+    ):
         assert wanted in table
 
 

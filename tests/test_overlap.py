@@ -12,6 +12,7 @@ from rlvla.errors import ConfigError
 from rlvla.testing.scheduler import Recorder
 
 PPO = {"use": "ppo", "window": 3, "windows_per_step": 7, "minibatch_size": 8, "passes": 2}
+FIXED = {**PPO, "partial_reset": False}
 GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
 REFILLED = {**GRPO, "filter": "refill", "success_low": 0.1, "success_high": 0.9}
 ON_POLICY = {
@@ -20,12 +21,12 @@ ON_POLICY = {
     "full-async-0": {"use": "full-async", "max_staleness": 0},
     "hybrid": "hybrid",
 }
-TIMED = ("time", "env_steps_per_second", "rollout/generator_batch")
+TIMED = ("time", "env_steps_per_second", "rollout/generator_batch", "workers", "memory", "histograms")
 
 
 def build(folder, name, scheduler, algo, sim="fake", listeners=(), train=None, eval=None, **run):
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 3, "threads": 1, "device": "cpu"}
-    quiet = {"without": ["tensorboard", "display"], "strict_listeners": True, "save_every": 0}
+    quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     model = "fake" if sim == "fake" else "tiny"
     return rlvla.build(
         sim={"use": sim, "num_envs": 5},
@@ -51,7 +52,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("sim", ["fake", "tabletop"])
-@pytest.mark.parametrize("algo", [PPO, GRPO, REFILLED], ids=["windows", "groups", "filtered"])
+@pytest.mark.parametrize("algo", [PPO, FIXED, GRPO, REFILLED], ids=["windows", "fixed-length", "groups", "filtered"])
 def test_on_policy_schedulers_give_the_same_bits(tmp_path, sim, algo):
     """Weights, and every metric but times, whatever the number of slots."""
     slots = {"sync": (2,), "async-rollout": (5, 3), "full-async-0": (4,), "hybrid": (4,)}
@@ -94,7 +95,7 @@ class Units:
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
-@pytest.mark.parametrize("algo", [PPO, GRPO], ids=["windows", "groups"])
+@pytest.mark.parametrize("algo", [PPO, FIXED, GRPO], ids=["windows", "fixed-length", "groups"])
 def test_staleness_is_used_and_bounded_and_no_unit_is_lost(tmp_path, algo, staleness):
     heard = Recorder()
     scheduler = {"use": "full-async", "max_staleness": staleness}

@@ -7,7 +7,7 @@ import rlvla
 from rlvla.checks import split
 from rlvla.simulator import Observation
 
-QUIET = {"without": ["tensorboard", "display"], "device": "cpu", "threads": 1}
+QUIET = {"without": ["tensorboard", "display", "report"], "device": "cpu", "threads": 1}
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from rlvla import checkpoint
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
+from rlvla.tracing import read
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -33,7 +36,7 @@ def ray():
 
 
 def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), **run):
-    quiet = {"without": ["tensorboard", "display"], "strict_listeners": True, "save_every": 0}
+    quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 2, "threads": 1, "device": "cpu"}
     sim = {"use": "fake", "num_envs": 5, **(sim or {})}
     return rlvla.build(
@@ -51,7 +54,7 @@ def left(folder: Path):
     """Return weights and metrics without times."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "train/learning_rate" in line]
-    timed = ("time", "env_steps_per_second", "rollout/generator_batch")
+    timed = ("time", "env_steps_per_second", "rollout/generator_batch", "workers", "memory", "histograms")
     numbers = [{name: value for name, value in one.items() if not name.startswith(timed)} for one in lines]
     found = load_file(checkpoint.find(folder) / "model" / "model.safetensors")
     return {name: one.tobytes() for name, one in found.items()}, numbers
@@ -117,3 +120,21 @@ def test_ray_on_a_gpu_is_refused_for_now(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"run\.runtime: 'ray' runs on the CPU alone") as caught:
         build(tmp_path, "run", "ray", device="auto")
     assert "run.device: cpu (changes speed)" in str(caught.value)
+
+
+def test_actors_elsewhere_time_themselves_on_the_same_clock(tmp_path, ray):
+    """Spans of Ray workers lie within the run, in order, and bounds follow from them."""
+    heard = Recorder()
+    began = time.time_ns()
+    with build(tmp_path, "run", "ray", listeners=[heard]) as run:
+        run.train()
+    spans = read(tmp_path / "run")
+    assert {span.actor for span in spans} >= {"trainer", "generator", "sim-0", "sim-1"}
+    assert all(began - 1e6 <= span.began_ns <= span.ended_ns <= time.time_ns() + 1e6 for span in spans)
+    for actor in ("trainer", "generator", "sim-0"):
+        mine = sorted((span.began_ns, span.ended_ns) for span in spans if span.actor == actor)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(mine)), actor
+    last = heard.metrics[-1]
+    assert 0 < last["time/run_overlap_efficiency"] <= 1
+    assert last["memory/workers_peak_gib"] > 0.01
+    assert "time/busy_cores" not in last

@@ -10,12 +10,13 @@ import rlvla
 from rlvla.errors import CheckpointError, ConfigError
 
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
+FIXED = {**PPO, "partial_reset": False}
 GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
 
 
 def build(folder: Path, name: str, algo: dict, steps: int, sim: str | dict = "fake", model="fake", **run):
     options = {"directory": str(folder), "name": name, "steps": steps, "slots": 2, "threads": 1, "device": "cpu"}
-    quiet = {"without": ["tensorboard", "display"], "deterministic": True, "save_every": 2}
+    quiet = {"without": ["tensorboard", "display", "report"], "deterministic": True, "save_every": 2}
     sim = {"use": sim, "num_envs": 5} if isinstance(sim, str) else sim
     train = {"learning_rate": 1e-2, "final_learning_rate": 0.1}
     return rlvla.build(sim=sim, model=model, algo=algo, train=train, run={**options, **quiet, **run})
@@ -24,7 +25,7 @@ def build(folder: Path, name: str, algo: dict, steps: int, sim: str | dict = "fa
 def metrics(run_directory: Path) -> list[dict]:
     lines = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
     steps = {line["step"]: line for line in lines if "step" in line and "train/learning_rate" in line}
-    timed = ("time", "env_steps_per_second")
+    timed = ("time", "env_steps_per_second", "workers", "memory", "histograms")
     return [{k: v for k, v in steps[step].items() if not k.startswith(timed)} for step in sorted(steps)]
 
 
@@ -40,7 +41,7 @@ def same_checkpoints(one: Path, other: Path) -> None:
     assert states[0] == states[1]
 
 
-@pytest.mark.parametrize("algo", [PPO, GRPO], ids=["windows", "groups"])
+@pytest.mark.parametrize("algo", [PPO, FIXED, GRPO], ids=["windows", "fixed-length", "groups"])
 @pytest.mark.parametrize("sim", ["fake", "tabletop"])
 def test_resumed_equals_uninterrupted(tmp_path, algo, sim):
     chosen = sim if sim == "fake" else {"use": "tabletop", "num_envs": 5}
@@ -71,6 +72,17 @@ def test_a_resumed_run_plays_new_episodes(tmp_path):
         run.train()
         assert run._engine.graph.feed.next_ticket == 4 * 5
     assert [step for step, _ in heard] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(PPO, FIXED), (FIXED, PPO)], ids=["to-fixed-length", "from-fixed-length"]
+)
+def test_partial_reset_may_change_between_runs(tmp_path, before, after):
+    with build(tmp_path, "run", before, 2) as run:
+        run.train()
+    with rlvla.resume(tmp_path / "run", {"algo": after, "run": {"steps": 4}}) as run:
+        run.train()
+    assert [one["rollout/units"] for one in metrics(tmp_path / "run")] == [5.0] * 4
 
 
 @pytest.mark.parametrize("ending", ["", "/", "//", "/checkpoints/step_000002/"])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from rlvla.errors import ConfigError, SimulatorError, StallError
 from rlvla.evaluation import episodes_of
 from rlvla.results import wilson
 from rlvla.testing.scheduler import Recorder
+from rlvla.watch import Watch
 
 PPO = {"use": "ppo", "window": 3, "minibatch_size": 8, "passes": 2}
 GRPO = {"use": "grpo", "group_size": 3, "groups_per_step": 2}
-QUIET = {"without": ["tensorboard", "display"], "strict_listeners": True, "device": "cpu", "threads": 1}
+QUIET = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "device": "cpu", "threads": 1}
 
 
 def build(folder, algo=PPO, sim=None, model="fake", listeners=(), eval=None, **run):
@@ -206,6 +208,13 @@ def test_a_hanging_worker_is_a_stall_that_names_who_waits(tmp_path):
             run.train()
     assert "thread sim-" in str(caught.value)
     assert checkpoint.steps(tmp_path / "run")
+
+
+def test_a_worker_that_hangs_at_its_start_is_a_stall_after_the_seconds_of_a_first_call(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlvla.engine.Watch", partial(Watch, min_stall_s=0.5))
+    waited = pytest.raises(StallError, match=r"'start' has waited [3-9] s for sim-\d")
+    with build(tmp_path, sim={"fault": "hang_start"}, first_call_s=3) as run, waited:
+        run.train()
 
 
 def test_a_worker_that_hangs_in_an_evaluation_is_a_stall_too(tmp_path):

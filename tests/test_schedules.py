@@ -85,6 +85,15 @@ ONE_DEVICE_TWO_GENERATORS = World(
 )
 
 
+FIXED_LENGTH = World(  # 4 windows of at most 3 chunks a step; slot 0's episodes take 1 chunk, slot 1's never end
+    window=3,
+    partial_reset=False,
+    units_per_step=4,
+    latency=Latency(generate_row=0.0),
+    episode=lambda slot, number: 1 if slot == 0 else 1000,
+)
+
+
 @pytest.mark.parametrize(
     ("world", "name", "seconds"),
     [
@@ -102,6 +111,11 @@ ONE_DEVICE_TWO_GENERATORS = World(
         # offered at 3, groups ready at 7 and 11; trained 7-12; snapshot to 13, trained to 18; version 1 offered at 15, so
         # group 2 is ready at 19; the snapshot of 18-19 is over; trained to 24
         (PUBLISHING, "full-async", 24.0),
+        # slot 0 plays three windows while slot 1 plays one: 2 steps of (3 chunks + training 4)
+        (FIXED_LENGTH, "sync", 14.0),
+        (FIXED_LENGTH, "async-rollout", 14.0),
+        # slot 1 goes on while step 0 trains: 3 more chunks are over at 6, training at 7 and 11
+        (FIXED_LENGTH, "full-async", 11.0),
         # 3 x (4 + 2) + 1
         (HOLDING_BACK, "sync", 19.0),
         # 0-4 both; slot 0 alone 5-9 (nothing is known yet); slot 1 asked at 6 and is held back at 9 for slot 0, which comes
@@ -224,6 +238,7 @@ def worlds(draw):
         slots=draw(st.lists(st.integers(1, 3), min_size=generators, max_size=5)),
         unit=draw(st.sampled_from(["window", "group"])),
         window=draw(st.integers(1, 4)),
+        partial_reset=draw(st.booleans()),
         group_size=draw(st.integers(2, 4)),
         units_per_step=units,
         steps=draw(st.integers(1, 5)),
@@ -295,10 +310,10 @@ STRAGGLER = World(  # 8 units in all, 2 a step, a slot each; the slot that plays
 )
 
 
-@pytest.mark.parametrize("unit", ["window", "group"])
-def test_a_straggler_makes_nothing_too_old(unit):
+@pytest.mark.parametrize(("unit", "partial_reset"), [("window", True), ("window", False), ("group", True)])
+def test_a_straggler_makes_nothing_too_old(unit, partial_reset):
     """The first unit, begun with version 0, is trained on in step 0, and the others wait for it."""
-    played = check("full-async", World(**{**vars(STRAGGLER), "unit": unit}))
+    played = check("full-async", World(**{**vars(STRAGGLER), "unit": unit, "partial_reset": partial_reset}))
     assert len([one for step in played.tickets for one in step]) == 8
 
 
@@ -369,8 +384,12 @@ def test_overlap_hides_the_shorter_of_rollout_and_training():
 @given(world=worlds())
 @example(world=ONE_SLOW_SLOT)
 def test_more_freedom_is_not_slower_by_more_than_a_step(world):
-    """Rounding and the order of batches can cost a little: Graham's anomalies. Nothing systematic."""
-    world = World(**{**vars(world), "batch_rows": None})
+    """Rounding and the order of batches can cost a little: Graham's anomalies. Nothing systematic.
+
+    Windows are row-bound here: where any row may take a unit, 7 of 1500 random worlds cost more, groups and windows alike,
+    since the last one may go to a simulator that is about to be slow.
+    """
+    world = World(**{**vars(world), "batch_rows": None, "partial_reset": True})
     sync, overlapped = play(scheduler("sync"), world), play(scheduler("full-async"), world)
     longest = max(sync.seconds / world.steps, 1e-9)
     assert overlapped.seconds <= 1.5 * sync.seconds + longest

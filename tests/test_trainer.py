@@ -14,7 +14,7 @@ from rlvla.actors.trainer import TrainerActor
 from rlvla.assembly import Entry
 from rlvla.batch import Action, ObservationBatch, Outcome
 from rlvla.configs import TrainConfig
-from rlvla.errors import ConfigError, NonFiniteError
+from rlvla.errors import ConfigError, NonFiniteError, NothingToLearnError, SimulatorError
 from rlvla.noise import Noise
 from rlvla.optimizer import Optimizer
 from rlvla.plugin import find
@@ -33,11 +33,22 @@ def trainer(algo: str = "ppo", *, steps: int = 10, model: str = "fake", algo_opt
     return TrainerActor(made, plugin.load()(config), TrainConfig(**options), seed=0, steps=steps)
 
 
-def feed(actor: TrainerActor, rows=range(ROWS), *, version: int = 0, finite: bool = True) -> list[int]:
-    """Record one window for each row: random observations, actions of the model itself, episodes that end anywhere."""
+def feed(
+    actor: TrainerActor,
+    rows=range(ROWS),
+    *,
+    version: int = 0,
+    finite: bool = True,
+    groups_of: int = 1,
+    same_start: bool = True,
+) -> list[int]:
+    """Record one window for each row, or groups of some rows each: random observations, actions of the model itself,
+    episodes that end anywhere. Returns the tickets."""
     rows = list(rows)
     generator = torch.Generator().manual_seed(3)
     state = torch.randn(CHUNKS + 1, ROWS, 2, generator=generator)
+    if same_start:
+        state[0] = state[0, torch.arange(ROWS) // groups_of * groups_of]
     reward = torch.randn(CHUNKS, ROWS, 3, generator=generator)
     ends = torch.rand(CHUNKS, ROWS, 3, generator=generator) < 0.15
     for chunk in range(CHUNKS):
@@ -55,9 +66,12 @@ def feed(actor: TrainerActor, rows=range(ROWS), *, version: int = 0, finite: boo
             success=terminated.any(1),
             batch_size=[len(rows)],
         )
-        entries = [Entry(row, 0, chunk, place, chunk == CHUNKS - 1) for place, row in enumerate(rows)]
+        entries = [
+            Entry(row // groups_of, row % groups_of, chunk, place, chunk == CHUNKS - 1)
+            for place, row in enumerate(rows)
+        ]
         actor.record(before, action, outcome, after, version, entries)
-    return rows
+    return sorted({row // groups_of for row in rows})
 
 
 def seen(state: torch.Tensor) -> ObservationBatch:
@@ -118,6 +132,43 @@ def test_a_gradient_that_is_not_finite_is_skipped_counted_and_ends_the_run_if_it
         actor.train(tickets, 3)
 
 
+def test_a_batch_with_nothing_to_learn_says_so_and_ends_the_run_if_told_to(caplog):
+    """A group of one says nothing."""
+    options = {"group_size": 2, "passes": 2, "entropy_weight": 0.0}
+    actor = trainer("grpo", algo_options=options, max_empty_steps=3)
+    learned = actor.train(feed(actor, groups_of=2), 0)
+    assert "train/empty_steps" not in learned.metrics
+    assert not caplog.messages
+    metrics = actor.train(feed(actor, version=1), 1).metrics
+    assert metrics["train/empty_steps"] == 2
+    assert metrics["train/grad_norm"] == 0
+    assert "training step 1: 2 optimizer steps had nothing to learn from" in caplog.text
+    tickets = feed(actor, version=2)
+    with pytest.raises(NothingToLearnError, match=r"3 optimizer steps in a row.*max_empty_steps 3.*Widen the filter"):
+        actor.train(tickets, 2)
+
+
+def test_a_run_with_nothing_to_learn_goes_on_unless_told_otherwise(caplog):
+    actor = trainer("grpo", algo_options={"group_size": 2})
+    before = weights(actor)
+    for step in range(8):
+        assert actor.train(feed(actor, version=step), step).metrics["train/empty_steps"] == 1
+    near(before, weights(actor), 0.0)
+    assert len(caplog.messages) == 1  # one in a row of eight
+
+
+def test_a_group_of_mixed_starts_is_refused():
+    actor = trainer("grpo", algo_options={"group_size": 2})
+    tickets = feed(actor, groups_of=2, same_start=False)
+    with pytest.raises(SimulatorError, match=r"group 0: its 2 rollouts start from different scenes.*up to \d"):
+        actor.train(tickets, 0)
+
+
+def test_adams_decays_are_those_of_the_config():
+    actor = trainer(adam_beta1=0.8, adam_beta2=0.95)
+    assert {group["betas"] for group in actor._optimizer.adam.param_groups} == {(0.8, 0.95)}
+
+
 def test_a_step_without_units_is_a_step():
     actor = trainer()
     before = weights(actor)
@@ -127,7 +178,8 @@ def test_a_step_without_units_is_a_step():
 
 def test_stale_chunks_keep_their_behaviour_log_probs():
     """#77: with data two versions old, the ratio differs from 1 on the first minibatch."""
-    actor = trainer(algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 1, "max_staleness": 2})
+    options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "max_staleness": 2, "proximal": "behaviour"}
+    actor = trainer(algo_options=options)
     tickets = feed(actor, version=0)
     with torch.no_grad():
         for parameter in actor.model.parameters():
@@ -155,6 +207,30 @@ def test_proximal_log_probs_are_recomputed_before_the_first_update():
     options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "proximal": "recompute"}
     actor = trainer(algo_options=options)
     assert actor.train(feed(actor), 0).metrics["train/clip_fraction"] == 0.0
+
+
+def test_only_stale_chunks_are_evaluated_again():
+    """Fresh ones keep what was acted; where none is stale nothing is evaluated."""
+    seen = []
+    actor = trainer(algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 1})
+    evaluate, prepare = actor._evaluate, actor.algorithm.prepare
+    actor._evaluate = lambda model, observations, replay: (
+        seen.append(len(observations)) or evaluate(model, observations, replay)
+    )
+    kept = []
+    actor.algorithm.prepare = lambda trajectories: kept.append(trajectories.clone()) or prepare(trajectories)
+    actor.train(feed(actor), 0)
+    everything = int(kept[0].exists.sum())
+    assert kept[0].proximal_logp is None
+    assert seen == [everything], "something was evaluated beside the one minibatch"
+    seen.clear()
+    half = ROWS // 2
+    actor.train(feed(actor, range(half), version=0) + feed(actor, range(half, ROWS), version=1), 1)
+    stale = kept[1].exists & (kept[1].version < 1)
+    assert seen == [int(stale.sum()), everything]
+    moved = kept[1].proximal_logp != kept[1].logp
+    assert moved[stale].any()
+    assert not moved[~stale].any()
 
 
 def test_the_value_head_may_learn_faster():
@@ -219,8 +295,24 @@ def test_two_ranks_are_one(tmp_path: Path):
     metrics = alone.train(feed(alone), 0).metrics
     for one in found:
         near(weights(alone), one["weights"])
-        for name in ("train/policy_loss", "train/value_loss", "train/approx_kl", "train/grad_norm", "train/entropy"):
-            assert one["metrics"][name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-7), name
+        assert sorted(one["metrics"]) == sorted(metrics)
+        for name, wanted in metrics.items():
+            assert one["metrics"][name] == pytest.approx(wanted, rel=1e-5, abs=1e-7), name
+
+
+def test_ranks_that_saw_other_things_still_add_up(tmp_path: Path):
+    """One rank's chunks are all stale, so it has no generator gap to tell; a skipped step is one, not one a rank."""
+    code = RANK.format(folder=str(Path(__file__).parent), store=tmp_path / "store", options="")
+    code = code.replace("t.feed(actor, rows)", "t.feed(actor, rows, version=-rank, finite=False)")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen([sys.executable, "-c", code, str(rank)], env=environment) for rank in (0, 1)]
+    assert [process.wait(100) for process in both] == [0, 0]
+    for rank in (0, 1):
+        metrics = torch.load(f"{tmp_path}/store.{rank}", weights_only=True)["metrics"]
+        assert metrics["train/bad_steps"] == 2
+        assert metrics["train/staleness_max"] == 1
+        assert metrics["train/samples"] == ROWS * CHUNKS
+        assert metrics["train/generator_gap"] < 1e-6
 
 
 def test_generator_and_trainer_are_compared_at_equal_weights(caplog):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rlvla.batch import Action, ObservationBatch, Outcome, Trajectories
+from rlvla.errors import SimulatorError
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,30 @@ class Assembled:
     """What chunks that ended an episode or a window led to; their values fill ``trajectories.final_value``."""
     final_index: tuple[Tensor, Tensor]
     """(trajectory, chunk) of each final observation."""
+
+
+SAME_START = 0.01
+"""Most that states of a group's first observations may differ by, in the units of the state: what is left of arithmetic."""
+
+
+def check_groups(data: Assembled) -> None:
+    """Make sure that rollouts of a group start from one scene: what they are compared by would be the luck of the start.
+
+    Raises:
+        SimulatorError: instructions or states of their first observations differ.
+    """
+    exists, group_U = data.trajectories.exists, data.trajectories.group[:, 0]
+    first_U = torch.cumsum(exists.flatten(), 0).view(exists.shape)[:, 0] - 1
+    for group in group_U.unique().tolist():
+        members = first_U[group_U == group]
+        first = data.observations[members]
+        apart = float((first.state - first.state[:1]).abs().max()) if first.state.numel() else 0.0
+        if apart > SAME_START or bool((first.instruction != first.instruction[:1]).any()):
+            raise SimulatorError(
+                f"group {group}: its {len(members)} rollouts start from different scenes (instructions "
+                f"{sorted(set(first.instructions()))}, states up to {apart:.3g} apart, wanted at most {SAME_START}): "
+                "the simulator's reset must be a function of (seed, start) alone"
+            )
 
 
 class Assembly:

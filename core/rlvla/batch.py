@@ -158,3 +158,6 @@ class Loss:
     divides once. A count of 0 in all means that there is nothing to report."""
     maxima: dict[str, Tensor] = field(default_factory=dict)
     """Name to a maximum over the part."""
+    distributions: dict[str, Tensor] = field(default_factory=dict)
+    """Name to the counts of :func:`rlvla.rl.quantiles.counts` over the part's valid entries; the trainer adds them up like
+    ``metrics`` and reports quantiles, ``<name>_p01`` to ``<name>_p99``."""

@@ -31,6 +31,7 @@ class _Request:
     slot: Slot
     rows: int
     served: asyncio.Future[None]
+    since: float
     stage: int | None
     """Slots that came together and are not to be merged with others; None: with whoever waits."""
 
@@ -42,14 +43,20 @@ class Batcher:
         act: chooses chunks for some slots, in one call of the generator of that number.
         limit: most rows in a batch; a single slot with more still passes. None: no bound.
         generators: how many there are.
+        waited: told of each served request: seconds to the launch of its batch, and to its chunk.
     """
 
     def __init__(
-        self, act: Callable[[Sequence[Slot], int], Awaitable[None]], limit: int | None = None, generators: int = 1
+        self,
+        act: Callable[[Sequence[Slot], int], Awaitable[None]],
+        limit: int | None = None,
+        generators: int = 1,
+        waited: Callable[[float, float], None] = lambda queue_s, wait_s: None,
     ) -> None:
         self.curve = LatencyCurve(first=generators)
         self._act = act
         self._limit = limit
+        self._waited = waited
         self._idle = list(range(generators))
         self._stages = 0
         self._queue: list[_Request] = []
@@ -81,8 +88,8 @@ class Batcher:
         """Wait until these slots have their next chunk; ``alone``: in batches that hold nobody else, and at once."""
         loop = asyncio.get_running_loop()
         self._stages += 1
-        stage = self._stages if alone else None
-        requests = [_Request(slot, len(slot.working()), loop.create_future(), stage) for slot in slots]
+        stage, now = self._stages if alone else None, loop.time()
+        requests = [_Request(slot, len(slot.working()), loop.create_future(), now, stage) for slot in slots]
         for one in requests:
             self._arrived(one, loop.time())
         self._queue += requests
@@ -197,6 +204,7 @@ class Batcher:
             now = loop.time()
             self.curve.add(rows, now - began)
             for one in batch:
+                self._waited(began - one.since, now - one.since)
                 if not one.served.done():
                     one.served.set_result(None)
                     self._away[one.slot.number] = now

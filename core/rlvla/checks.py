@@ -37,9 +37,14 @@ class Specs:
     @property
     def samples_per_step(self) -> int:
         """Most samples (chunks) of a training step."""
-        of_group = self.algo.group_size * self.max_chunks
-        of_unit = {"window": self.algo.window, "group": of_group, "demonstration": 1}[self.algo.unit]
-        return self.units_per_step * of_unit
+        return self.units_per_step * self.algo.group_size * self.trajectory_chunks
+
+    @property
+    def trajectory_chunks(self) -> int:
+        """Most chunk steps of a window, of a rollout, or of a demonstration's sample."""
+        if self.algo.unit == "window":
+            return self.algo.window if self.algo.partial_reset else min(self.algo.window, self.max_chunks)
+        return self.max_chunks if self.algo.unit == "group" else 1
 
 
 def check(config: RunConfig) -> Specs:

@@ -48,6 +48,10 @@ class TrainConfig:
     """Training steps over which the learning rate rises from zero, linearly."""
     weight_decay: Annotated[float, Ge(0)] = 0.0
     """Decoupled weight decay (AdamW)."""
+    adam_beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """Decay of Adam's first moment, each optimizer step."""
+    adam_beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
+    """Decay of Adam's second moment."""
     adam_eps: Annotated[float, Gt(0)] = 1e-5
     """Added to the root of Adam's second moment."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
@@ -71,6 +75,9 @@ class TrainConfig:
     """Demonstration samples (chunks) in an optimizer step."""
     max_bad_steps: Annotated[int, Ge(1)] = 5
     """Optimizer steps in a row with a loss or gradient that is not finite (each is skipped) before the run stops."""
+    max_empty_steps: Annotated[int, Ge(1)] | None = None
+    """Optimizer steps in a row without any gradient (all groups filtered, all outcomes equal, no action valid; a warning
+    says so) before the run stops; None: it goes on collecting."""
 
 
 @config
@@ -131,6 +138,12 @@ class RunOptions:
     """Training steps between checkpoints; 0: only at the end. One is always saved at the end and on abort."""
     keep_last: Annotated[int, Ge(1)] = 2
     """Checkpoints kept, besides the best one."""
+    timeline_mb: Annotated[float, Ge(0)] = 64.0
+    """Most megabytes of ``timeline.jsonl``, what every actor did when (about 130 bytes a call): when it is full, the older
+    half goes. 0: none is written."""
+    first_call_s: Annotated[float, Gt(0)] = 600.0
+    """Seconds that the first call of each kind (a simulator's start, a reset, a batch, a training step) may take before it
+    counts as a stall, since scenes are built and kernels compiled in it. Later ones: 60 s or ten times the slowest so far."""
     video_every: Annotated[int, Ge(0)] = 0
     """Every n-th training episode is recorded as video; 0: none."""
     without: tuple[str, ...] = ()
@@ -309,8 +322,12 @@ def read_file(path: str | Path) -> dict[str, Any]:
         return dict(data)
     import yaml
 
+    from rlvla import strict_yaml
+
     try:
-        data = yaml.safe_load(path.read_text())
+        data = strict_yaml.load(path.read_text())
+    except strict_yaml.RepeatedKey as error:
+        raise ConfigError(f"{path}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(data, dict):

@@ -21,3 +21,12 @@ def visible_gpus() -> int:
         return there
     named = [one for one in chosen.split(",") if one.strip() not in ("", "-1")]
     return min(there, len(named)) if there else 0
+
+
+def machine() -> str:
+    """Return the usable cores and the names of the GPUs, for results and profiles."""
+    names = []
+    for place in sorted(_DRIVER.iterdir()) if _DRIVER.is_dir() else []:
+        lines = (place / "information").read_text().splitlines()
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return ", ".join([f"{usable_cores()} CPU cores", *names[: visible_gpus()]])

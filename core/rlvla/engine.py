@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -18,6 +19,7 @@ from rlvla import checkpoint
 from rlvla.actors import making
 from rlvla.checks import Specs
 from rlvla.configs import EvalConfig, RunConfig, write_file
+from rlvla.devices import usable_cores
 from rlvla.errors import RlvlaError, StallError, WorkerDied
 from rlvla.evaluation import Evaluator
 from rlvla.graph import Graph
@@ -26,8 +28,10 @@ from rlvla.results import EvalResults
 from rlvla.rollout import Row, Slot
 from rlvla.runtimes import Handle, runtime_of
 from rlvla.scheduler import Scheduler
+from rlvla.timekeeping import Timekeeper
+from rlvla.tracing import SpanFile
 from rlvla.watch import Watch
-from rlvla.work import GroupFeed, WindowFeed
+from rlvla.work import training_feed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -67,19 +71,19 @@ class Engine:
         self.model_manifest: dict[str, Any] = {}
         self.parameters = self.trainable = 0
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
-        kind: type[WindowFeed | GroupFeed] = GroupFeed if specs.algo.unit == "group" else WindowFeed
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
-        self._watch = Watch()
+        self._watch = Watch(first_call_s=config.run.first_call_s)
+        times = self._timekeeper()
         self._evaluator = Evaluator(
-            config, specs, directory, self._watch, self._open_eval_slots, lambda: self.simulator_versions
+            config, specs, directory, self._watch, self._open_eval_slots, lambda: self.simulator_versions, times
         )
         self.graph = Graph(
             slots=self._slots,
             generators=[[self.generator]],
             trainer=self.trainer,
             algorithm=making.make_algorithm(config),
-            feed=kind(specs.algo, specs.sim, specs.num_envs, config.run.seed),
+            feed=training_feed(specs.algo, specs.sim, specs.num_envs, config.run.seed),
             hooks=hooks,
             watch=self._watch,
             until=config.run.steps,
@@ -89,6 +93,7 @@ class Engine:
             shared_devices=specs.sim.device == "gpu",
             periodic=self._periodic,
             video=self._training_video,
+            times=times,
         )
         self._live: list[bool] = []
         self._idle = threading.Event()
@@ -119,6 +124,20 @@ class Engine:
         if self._thread.is_alive():
             self._idle.wait(seconds)
 
+    def _timekeeper(self) -> Timekeeper:
+        config = self.config
+        device = self.device = str(making.device_of(config.run.device))
+        shared = ["generator", "trainer"]
+        if self.specs.sim.device == "gpu":
+            shared += [f"sim-{number}" for number in range(len(self.specs.slots))]
+        return Timekeeper(
+            self.specs.scheduler,
+            SpanFile(self.directory, round(1e6 * config.run.timeline_mb)),
+            devices={actor: [device] for actor in shared} if device != "cpu" else None,
+            cores=usable_cores() if config.run.runtime == "local" else None,  # else actors are in other processes
+            cpu=time.process_time,
+        )
+
     async def start(self, resume_from: Path | None, simulators: bool) -> None:
         """Take over a checkpoint, and start the simulators of training, all side by side.
 
@@ -133,7 +152,7 @@ class Engine:
             self._resumed = resume_from
         if simulators and self._plays and not self._slots:
             self._slots += self._make_slots(self.specs.slots, "sim")
-            await self._ready(self._slots)
+            await self._watched(self._ready(self._slots))
             if any(self._live):
                 assert self._resumed is not None, "live episodes without a checkpoint"
                 with checkpoint.readable(self._resumed):
@@ -153,12 +172,20 @@ class Engine:
         return slots
 
     async def _ready(self, slots: Sequence[Slot]) -> None:
-        starting = (self._watch("start", slot.actor.call("ready"), slot.actor.name) for slot in slots)
-        for ((_, self.simulator_versions),) in await asyncio.gather(*starting):
-            pass
+        began = time.monotonic_ns()
+
+        async def ready(slot: Slot) -> dict[str, str]:
+            name = slot.actor.name
+            ((_, found),) = await self._watch("start", slot.actor.call("ready"), name)
+            self.graph.meter.times.worked(name, "start", began, (time.monotonic_ns() - began) / 1e9)
+            versions: dict[str, str] = found
+            return versions
+
+        self.simulator_versions = (await asyncio.gather(*map(ready, slots)))[-1]
 
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""
+        self.graph.meter.times.flush()
         for slot in (*self._slots, *self._evaluator.slots):
             slot.actor.close()
         for handle in (self.generator, self.trainer, self._second_generator):
@@ -184,6 +211,7 @@ class Engine:
             await self._save_after(error)
             raise
         finally:
+            self.graph.meter.times.flush()
             self._idle.set()
 
     async def _run(self, until: int) -> None:
@@ -285,8 +313,8 @@ class Engine:
 
     async def _pinned(self, config: EvalConfig) -> tuple[int, Any]:
         """Return the version of the trainer's present weights, and a reference to a copy of them."""
-        version, weights = await self.trainer.call("publish", config.weights, returns=1)
-        return version, weights
+        made, weights = await self.trainer.call("publish", config.weights, returns=1)
+        return made.version, weights
 
     async def _evaluate_beside(self, config: EvalConfig, step: int, version: int, weights: Any) -> EvalResults:
         """Evaluate pinned weights with a generator of its own; rollouts and training go on."""
@@ -324,6 +352,7 @@ class Engine:
             return await self._save(live=True)
 
     async def _save(self, live: bool) -> Path:
+        began = time.monotonic_ns()
         (version,) = await self.trainer.call("settled")  # an aborted run's last training step may just end
         state = self.graph.state(version)
         live = live and bool(self._slots)  # a resumed run that only evaluated has left its episodes where they are
@@ -338,6 +367,7 @@ class Engine:
             if episodes:
                 checkpoint.write_episodes(writer.folder, episodes)
             writer.commit({"graph": state, "trainer": trainer})
+        self.graph.meter.times.worked("controller", "save", began, (time.monotonic_ns() - began) / 1e9, version=version)
         checkpoint.prune(self.directory, self.config.run.keep_last, self._pinned_step)
         self._hooks.call("on_checkpoint", step=state["steps_done"], path=numbers_place)
         return numbers_place

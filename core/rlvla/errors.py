@@ -74,5 +74,9 @@ class StallError(RlvlaError):
     """No progress for too long; the message names who waits for whom."""
 
 
+class NothingToLearnError(RlvlaError):
+    """Too many optimizer steps in a row had no gradient at all, and ``train.max_empty_steps`` bounds them."""
+
+
 class NonFiniteError(RlvlaError):
     """Too many training steps in a row had a loss or gradient that is not a number."""

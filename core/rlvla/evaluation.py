@@ -12,12 +12,13 @@ from rlvla import versions
 from rlvla.assembly import Entry
 from rlvla.checks import Specs, split
 from rlvla.configs import EvalConfig, RunConfig, plain
-from rlvla.receipts import Ended, StepReceipt
+from rlvla.receipts import Ended, SlotReceipt, StepReceipt
 from rlvla.results import EvalEpisode, EvalResults
 from rlvla.rollout import Rollout, Slot
 from rlvla.runtimes import Handle
 from rlvla.seeds import derive
 from rlvla.specs import SimulatorSpec, Start
+from rlvla.timekeeping import Timekeeper
 from rlvla.watch import Watch
 from rlvla.work import EpisodeFeed, Work
 
@@ -38,9 +39,12 @@ def episodes_of(config: EvalConfig, spec: SimulatorSpec) -> list[tuple[int, Star
 class EvaluationSink:
     """Collects results, in the order of the list whatever the order of arrival."""
 
-    def __init__(self, episodes: Sequence[tuple[int, Start]], spec: SimulatorSpec) -> None:
+    def __init__(
+        self, episodes: Sequence[tuple[int, Start]], spec: SimulatorSpec, times: Timekeeper | None = None
+    ) -> None:
         self._episodes = episodes
         self._spec = spec
+        self._times = times or Timekeeper()
         self._ended: dict[int, Ended] = {}
         self.videos: dict[int, Path] = {}
 
@@ -60,6 +64,12 @@ class EvaluationSink:
 
     def lost(self, work: Work) -> None:
         """The episode is played again."""
+
+    def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
+        self._times.worked(actor, f"evaluate: {phase}", receipt.began_ns, receipt.seconds, rows=rows)
+
+    def replaced(self, slot: Slot) -> None:
+        self._times.restarted(slot.actor.name, asyncio.get_running_loop().time())
 
     def results(self) -> tuple[EvalEpisode, ...]:
         """Return one entry an episode."""
@@ -93,6 +103,7 @@ class Evaluator:
         watch: of calls that take too long.
         open_slots: starts environments, by the sizes of slots; returns them when they stand.
         versions_of_simulator: what the simulators say of themselves, once they stand.
+        times: takes the spans of actors.
     """
 
     def __init__(
@@ -103,6 +114,7 @@ class Evaluator:
         watch: Watch,
         open_slots: Callable[[Sequence[int]], Awaitable[list[Slot]]],
         versions_of_simulator: Callable[[], Mapping[str, str]],
+        times: Timekeeper,
     ) -> None:
         self.slots: list[Slot] = []
         self._config = config
@@ -111,6 +123,7 @@ class Evaluator:
         self._watch = watch
         self._open_slots = open_slots
         self._versions = versions_of_simulator
+        self._times = times
         self._turn = asyncio.Lock()
 
     async def play(
@@ -137,7 +150,7 @@ class Evaluator:
             for slot in self.slots:
                 await asyncio.to_thread(slot.actor.close)
             self.slots = await self._open_slots(split(rows, min(rows, len(self._specs.slots))))
-        sink = EvaluationSink(episodes, self._specs.sim)
+        sink = EvaluationSink(episodes, self._specs.sim, self._times)
 
         def video(work: Work) -> Path | None:
             if work.ticket >= config.videos:

@@ -93,8 +93,10 @@ def _value(values: list[str], kind: Any) -> Any:
     if len(values) == 1 and values[0][:1] in ("[", "{") and not _admits(kind, str):
         import yaml
 
+        from rlvla import strict_yaml
+
         try:
-            return yaml.safe_load(values[0])
+            return strict_yaml.load(values[0])
         except yaml.YAMLError:
             return values[0]
     if _admits(kind, *_SEQUENCES):

@@ -21,10 +21,11 @@ from rlvla.batcher import Batcher
 from rlvla.errors import WorkerDied
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
-from rlvla.receipts import Ended, Member, StepReceipt, UnitReport
+from rlvla.receipts import Ended, GenerateReceipt, Member, SlotReceipt, StepReceipt, UnitReport
 from rlvla.rollout import Rollout, Slot
 from rlvla.runtimes import Handle
 from rlvla.tickets import Tickets
+from rlvla.timekeeping import Timekeeper
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed, Work
 
@@ -71,6 +72,7 @@ class Graph:
         shared_devices: the slots of a device take turns on it; else each has cores of its own.
         periodic: called after each training step (evaluation, checkpoint), with the number of steps done.
         video: path for a training episode's video, or None, by episode number.
+        times: takes the spans of actors; None: one that writes none.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Graph:
         shared_devices: bool,
         periodic: Callable[[int], Awaitable[None]],
         video: Callable[[int], Path | None] = lambda episode: None,
+        times: Timekeeper | None = None,
     ) -> None:
         self.slots = slots
         self.until = until
@@ -109,7 +112,9 @@ class Graph:
         self._video = video
         self._rollout = Rollout(slots, feed, self, video=self._next_video)
         self._tickets = Tickets(units_per_step, max_staleness, algorithm.keep, algorithm.spec.refill_budget)
-        self._batchers = [Batcher(self._acting(some), batch_rows, len(some)) for some in generators]
+        self.meter = Meter(times)
+        waited = self.meter.times.waited
+        self._batchers = [Batcher(self._acting(some), batch_rows, len(some), waited) for some in generators]
         self._devices: defaultdict[int, latency.DeviceTime] = defaultdict(latency.DeviceTime)
         self.shared_devices = shared_devices
         """The slots of a device take turns on it; else each has cores of its own."""
@@ -127,7 +132,6 @@ class Graph:
         self._pauses = 0
         self.over = False
         """No slot gets more work: the scheduler is about to return."""
-        self.meter = Meter()
 
     # ---- what schedulers use ------------------------------------------------------------------------------------
 
@@ -250,14 +254,16 @@ class Graph:
         )
         bound, found = self._tickets.max_staleness, receipt.metrics.get("train/staleness_max", 0.0)
         assert found <= bound, f"step {self.steps_done} trained on chunks {found} versions old, admitted up to {bound}"
+        spent = receipt.began_ns, receipt.seconds
+        self.meter.times.worked(self._trainer.name, "train", *spent, version=receipt.version, rows=len(self._training))
         metrics = self.meter.finish_step(receipt, loop.time(), len(self._training))
         self._training = []
         self.version = receipt.version
         self.steps_done += 1
-        self._hooks.call("on_step", step=self.steps_done, metrics=metrics)
+        self._hooks.call("on_step", step=self.steps_done, metrics=metrics, histograms=self.meter.times.histograms)
         with self._watch.excused():
             await self._periodic(self.steps_done)
-        self.meter.begin_step(loop.time())
+        self.meter.begin_step(loop.time(), self.steps_done + 1)
         self.report("rollout", self._fraction)
 
     def publish(self, weights: str = "latest") -> Coroutine[Any, Any, None]:
@@ -285,7 +291,7 @@ class Graph:
     def start(self, until: int) -> None:
         """Get ready for a scheduler's ``run``."""
         self.until, self.over = until, False
-        self.meter.begin_step(asyncio.get_running_loop().time())
+        self.meter.begin_step(asyncio.get_running_loop().time(), self.steps_done + 1)
 
     def abandon(self) -> None:
         """Forget calls under way, after a run that went wrong."""
@@ -317,13 +323,18 @@ class Graph:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            version, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
+            made, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
         finally:
             if not snapshot.done():
                 snapshot.set_result(None)
             if self._snapshot is snapshot:
                 self._snapshot = None
-        await self._timed("publish", asyncio.gather(*(one.call("offer", tensors, version) for one in self._generators)))
+        version, times = made.version, self.meter.times
+        times.worked(self._trainer.name, "publish", made.began_ns, made.seconds, version=version)
+        offers = (one.call("offer", tensors, version) for one in self._generators)
+        taken = await self._timed("publish", asyncio.gather(*offers))
+        for generator, (receipt,) in zip(self._generators, taken, strict=True):
+            times.worked(generator.name, "offer", receipt.began_ns, receipt.seconds, version=version)
         # A batch that is launched after the offers' receipts swaps first, so these weights act from now on.
         assert version >= self._tickets.version, "acting version went backwards"
         self._tickets.version = version
@@ -338,7 +349,6 @@ class Graph:
             generator = generators[number]
             receipt = await self._timed("generate", self._rollout.generate(slots, generator), generator.name)
             assert receipt.version >= offered, f"version {receipt.version} acted after {offered} was offered"
-            self.meter.batches.append(receipt.rows)
 
         return act
 
@@ -403,6 +413,24 @@ class Graph:
         if self._algorithm.spec.unit == "window":
             self._versions.pop(work.ticket, None)
         self._trainer.send("forget", work.ticket, work.member)
+
+    def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
+        """Count an actor's work."""
+        self.meter.times.worked(
+            actor,
+            phase,
+            receipt.began_ns,
+            receipt.seconds,
+            slots=[slot.number for slot in slots],
+            version=receipt.version if isinstance(receipt, GenerateReceipt) else slots[0].version,
+            rows=rows,
+            cpu_seconds=0.0 if isinstance(receipt, GenerateReceipt) else receipt.cpu_seconds,
+            peak_bytes=receipt.peak_bytes if isinstance(receipt, StepReceipt) else 0,
+        )
+
+    def replaced(self, slot: Slot) -> None:
+        """Count a worker that died."""
+        self.meter.times.restarted(slot.actor.name, asyncio.get_running_loop().time())
 
     # ---- bookkeeping --------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ GROUP = "rlvla.hooks"
 BUILT_IN = {
     "jsonl": "rlvla.listeners.jsonl:JsonlListener",
     "tensorboard": "rlvla.listeners.tensorboard:TensorBoardListener",
+    "report": "rlvla.listeners.report:ReportListener",
     "display": "rlvla.listeners.display:DisplayListener",
 }
 MAX_FAILURES = 3
@@ -40,7 +41,7 @@ class Hooks:
 
     Example:
         >>> hooks = Hooks(config.run, extra=[my_listener], plugins=[choice.plugin for choice in choices])
-        >>> hooks.call("on_step", step=1, metrics={"train/loss": 0.3})
+        >>> hooks.call("on_step", step=1, metrics={"train/loss": 0.3}, histograms={})
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from rlvla.histograms import Histogram
     from rlvla.results import EvalResults, Progress, RunInfo
 
 hookspec = pluggy.HookspecMarker("rlvla")
@@ -41,8 +42,9 @@ def on_progress(progress: Progress) -> None:
 
 
 @hookspec
-def on_step(step: int, metrics: Mapping[str, float]) -> None:
-    """After each training step, with its metrics (names as in the reference: ``train/``, ``rollout/``, ``time/``)."""
+def on_step(step: int, metrics: Mapping[str, float], histograms: Mapping[str, Histogram]) -> None:
+    """After each training step, with its metrics (names as in the reference: ``train/``, ``rollout/``, ``time/``), and the
+    distributions behind some of them: waits, batch sizes, staleness."""
 
 
 @hookspec

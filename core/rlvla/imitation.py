@@ -36,8 +36,14 @@ class Teacher:
         self._seed = seed
 
     def units(self, step: int, count: int, version: int) -> Assembled:
-        """Return this rank's part of the ``count`` samples of training step ``step``: each sample once an epoch."""
+        """Return this rank's part of the ``count`` samples of training step ``step``: each sample once an epoch.
+
+        They are shuffled before they are dealt out to ranks, so that n samples of each of R ranks, taken in order, are the
+        next n * R samples of one rank: minibatches do not depend on the number of ranks.
+        """
         index_S = self._demonstrations.drawn(derive(self._seed, "demonstrations"), step * count, count)
+        shuffle = torch.Generator().manual_seed(derive(self._seed, "shuffle", step, 0))
+        index_S = index_S[torch.randperm(count, generator=shuffle)]
         return self._assembled(index_S[ranks.rank() :: ranks.world()], version)
 
     def minibatch(self, count: int, *key: int) -> Assembled:

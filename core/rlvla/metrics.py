@@ -1,7 +1,8 @@
 """Counting: what a training step produced, how long its parts took, how far the run is.
 
 Names, as the field uses them: ``train/...`` is of the trainer (losses, ratios, staleness), ``rollout/...`` of the
-episodes that ended during the step, ``time/..._s`` of the phases, ``env_steps`` and ``env_steps_per_second`` count useful
+episodes that ended during the step, ``time/...`` of the phases, waits and devices (:mod:`rlvla.timekeeping`),
+``workers/...`` of the simulators' processes, ``memory/...`` of peaks. ``env_steps`` and ``env_steps_per_second`` count useful
 env steps only: actions executed while their episode ran.
 """
 
@@ -16,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlvla.receipts import Ended, StepReceipt, TrainReceipt, UnitReport
 from rlvla.results import Progress
+from rlvla.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rlvla.assembly import Entry
     from rlvla.batch import Loss
 
@@ -33,7 +37,9 @@ log = logging.getLogger(__name__)
 class Meter:
     """Counters of a run; the ones of a step start anew with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: Timekeeper | None = None) -> None:
+        self.times = times or Timekeeper()
+        """Where the time goes."""
         self.env_steps = 0
         self.episodes = 0
         self.started = 0
@@ -52,14 +58,14 @@ class Meter:
         self._env_steps_before = self.env_steps
         self._ended: dict[tuple[int, int, int], Ended] = {}
         self._phases: dict[str, list[tuple[float, float]]] = {}
-        self.batches: list[int] = []
         self.filtered = 0
         self.lost = 0
         self._groups: Counter[str] = Counter()
 
-    def begin_step(self, now: float) -> None:
+    def begin_step(self, now: float, step: int = 1) -> None:
         """Start the clock of a step, in the controller's time; what is counted belongs to it since the last one ended."""
         self._began = now
+        self.times.begin(now, step)
 
     def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Count a chunk step."""
@@ -108,6 +114,8 @@ class Meter:
             "time/trainer_s": receipt.seconds,
             **{f"time/{phase}_s": value for phase, value in self._last_phases.items()},
             **receipt.metrics,
+            **receipt.memory,
+            **self.times.finish(now, seconds, env_steps, receipt.cpu_seconds, receipt.lags),
         }
         if finished:
             metrics |= {
@@ -120,8 +128,6 @@ class Meter:
         if self._groups:
             groups = sum(self._groups.values())
             metrics |= {f"rollout/groups_{share}": self._groups[share] / groups for share in _SHARES}
-        if self.batches:
-            metrics["rollout/generator_batch"] = _mean(self.batches)
         self._start_counters()
         return metrics
 
@@ -208,7 +214,7 @@ def _union(intervals: list[tuple[float, float]], since: float) -> float:
 
 
 class Sums:
-    """Sums and counts of a training step's parts, divided once at the end.
+    """Sums, counts and distributions of a training step's parts, divided once at the end.
 
     Light until it is given tensors: the controller's process may have none.
     """
@@ -217,6 +223,7 @@ class Sums:
         self._sums: dict[str, tuple[float, float]] = {}
         self._maxima: dict[str, float] = {}
         self._totals: dict[str, float] = {}
+        self._distributions: dict[str, Tensor] = {}
 
     def count(self, loss: Loss) -> None:
         """Add a part's metrics, with one transfer from its device."""
@@ -229,6 +236,8 @@ class Sums:
             self._put(name, values[2 * place], values[2 * place + 1])
         for name, largest in loss.maxima.items():
             self._maxima[name] = max(self._maxima.get(name, -math.inf), float(largest))
+        for name, counts in loss.distributions.items():
+            self._spread(name, counts.cpu())
 
     def mean(self, name: str, value: float) -> None:
         """Add one value of a mean."""
@@ -246,27 +255,53 @@ class Sums:
             self._maxima[name] = max(self._maxima.get(name, largest), largest)
         for name, value in other._totals.items():
             self.total(name, value)
+        for name, counts in other._distributions.items():
+            self._spread(name, counts)
 
     def add_up_over_ranks(self) -> None:
-        """Make them the sums of all trainer ranks; names that only some ranks have are left alone."""
+        """Make them those of all trainer ranks; a name that a rank lacks (it had no such samples) counts nothing there."""
         from rlvla import ranks
 
         if ranks.world() == 1:
             return
         import torch
 
-        names = sorted(self._sums)
-        numbers = torch.tensor([one for name in names for one in self._sums[name]], dtype=torch.float64)
-        ranks.add_up([numbers])
-        for place, name in enumerate(names):
-            self._sums[name] = float(numbers[2 * place]), float(numbers[2 * place + 1])
-        self._maxima = {name: ranks.largest(self._maxima[name]) for name in sorted(self._maxima)}
+        from rlvla.rl.quantiles import BINS
+
+        sums, maxima, totals, spread = ranks.every(
+            (list(self._sums), list(self._maxima), list(self._totals), list(self._distributions))
+        )
+        none = torch.zeros(BINS, dtype=torch.float64)
+        pairs = torch.tensor([self._sums.get(name, (0.0, 0.0)) for name in sums], dtype=torch.float64).view(-1, 2)
+        whole = torch.tensor([self._totals.get(name, 0.0) for name in totals], dtype=torch.float64)
+        counts = torch.stack([none, *(self._distributions.get(name, none) for name in spread)])
+        ranks.add_up([pairs, whole, counts])
+        self._sums = {name: (total, count) for name, (total, count) in zip(sums, pairs.tolist(), strict=True)}
+        self._totals = dict(zip(totals, whole.tolist(), strict=True))
+        self._distributions = dict(zip(spread, counts[1:], strict=True))
+        self._maxima = {name: ranks.largest(self._maxima.get(name, -math.inf)) for name in maxima}
 
     def _put(self, name: str, total: float, count: float) -> None:
         before, n = self._sums.get(name, (0.0, 0.0))
         self._sums[name] = (before + total, n + count)
 
+    def _spread(self, name: str, counts: Tensor) -> None:
+        before = self._distributions.get(name)
+        self._distributions[name] = counts if before is None else before + counts
+
     def means(self) -> dict[str, float]:
-        """Return name to mean, maximum or total."""
+        """Return name to mean, quantile, maximum or total."""
         means = {name: total / count for name, (total, count) in self._sums.items() if count}
-        return means | self._maxima | self._totals
+        return means | self._quantiles() | self._maxima | self._totals
+
+    def _quantiles(self) -> dict[str, float]:
+        if not self._distributions:
+            return {}
+        from rlvla.rl.quantiles import PERCENTILES, quantile
+
+        return {
+            f"{name}_p{percent:02}": quantile(counts, percent / 100)
+            for name, counts in self._distributions.items()
+            if counts.any()
+            for percent in PERCENTILES
+        }

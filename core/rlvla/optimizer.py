@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlvla import ranks
 from rlvla.configs import TrainConfig
-from rlvla.errors import ConfigError, NonFiniteError
+from rlvla.errors import ConfigError, NonFiniteError, NothingToLearnError
 from rlvla.model import Model
 from rlvla.weights import Weights
 
@@ -32,10 +32,12 @@ class Optimizer:
         self._config = config
         self._named = model.trainable()
         self._bad_steps, self._max_bad_steps = 0, config.max_bad_steps
+        self._empty_steps, self._max_empty_steps = 0, config.max_empty_steps
         self.adam = torch.optim.AdamW(
             _groups(model, config.learning_rate, value_scale),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
+            betas=(config.adam_beta1, config.adam_beta2),
             eps=config.adam_eps,
         )
         self._rates = [group["lr"] for group in self.adam.param_groups]
@@ -69,10 +71,14 @@ class Optimizer:
         self.adam.zero_grad(set_to_none=True)
 
     def update(self) -> float:
-        """Add gradients up over ranks, clip, and step; returns the norm before clipping, nan if the step was skipped.
+        """Add gradients up over ranks, clip, and step; returns the norm before clipping.
+
+        A step is skipped where the norm is not finite (nan is returned). Where it is exactly 0, nothing was there to learn
+        from; Adam's moments go on (decision 014).
 
         Raises:
             NonFiniteError: too many steps in a row had a gradient that is not finite.
+            NothingToLearnError: too many steps in a row had none.
         """
         if ranks.world() > 1:
             for one in self._named.values():
@@ -89,12 +95,23 @@ class Optimizer:
                 )
             return math.nan
         self._bad_steps = 0
+        self._empty_steps = self._empty_steps + 1 if norm == 0 else 0
+        self._check_empty()
         self.adam.step()
         if self._average is not None and self._config.ema_decay is not None:
             with torch.no_grad():
                 for name, one in self._named.items():
                     self._average[name].lerp_(one, 1.0 - self._config.ema_decay)
         return float(norm)
+
+    def _check_empty(self) -> None:
+        if self._max_empty_steps is not None and self._empty_steps >= self._max_empty_steps:
+            raise NothingToLearnError(
+                f"{self._empty_steps} optimizer steps in a row had nothing to learn from (train.max_empty_steps "
+                f"{self._max_empty_steps}): every group was filtered, all outcomes were equal, or no action was valid. Widen "
+                "the filter, make the tasks easier or harder, start from another policy, or let the run go on "
+                "(max_empty_steps unset)"
+            )
 
     def averaged(self, weights: Weights) -> Weights:
         """Return weights with the running average in place of the trainable ones.

@@ -1,14 +1,14 @@
-"""What a run will cost, from a short trial of its own parts: seconds a step, hours to the end, memory."""
+"""What a run will cost: seconds a step, hours to the end, memory, what binds it, and what would make it faster."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import time
 from typing import TYPE_CHECKING
 
-from rlvla.seeds import derive
-from rlvla.specs import Start
+from rlvla import forecast, profile
+from rlvla.checks import Specs
+from rlvla.configs import RunConfig
+from rlvla.profile import Profile
 
 if TYPE_CHECKING:
     from rlvla.engine import Engine
@@ -17,80 +17,94 @@ _GIB = 2.0**30
 
 
 def cost_line(engine: Engine) -> str:
-    """Return one paragraph. Runs a chunk in every environment and a gradient on it; changes neither weights nor episodes."""
-    specs, run = engine.specs, engine.config.run
+    """Return one paragraph, after a short trial: it plays some chunks and makes a gradient, and leaves no trace."""
+    from rlvla.measuring import measure
+
+    config, specs = engine.config, engine.specs
+    done = engine.graph.steps_done
     if specs.algo.unit == "demonstration":
-        remaining, size = run.steps - engine.graph.steps_done, specs.algo.minibatch_size or specs.units_per_step
+        size = specs.algo.minibatch_size or specs.units_per_step
         of = f"{specs.units_per_step} demonstrated chunks, {-(-specs.units_per_step // size)} optimizer steps each"
-        return f"{remaining} steps of {of}; nothing is rolled out\n{_memory(engine)}"
-    rollout_s, train_s = engine.wait(_trial(engine))
-    remaining = run.steps - engine.graph.steps_done
-    trajectories = specs.units_per_step * specs.algo.group_size
-    chunks = specs.algo.window if specs.algo.unit == "window" else specs.max_chunks
-    rounds = -(-trajectories // specs.num_envs) * chunks
-    optimizer_steps = specs.algo.passes * -(
-        -specs.samples_per_step // (specs.algo.minibatch_size or specs.samples_per_step)
-    )
-    lines = [
-        f"{remaining} steps of {specs.units_per_step} {specs.algo.unit}s: up to {specs.samples_per_step} chunks, "
-        f"{specs.samples_per_step * specs.model.horizon} env steps and {optimizer_steps} optimizer steps each; "
-        f"{specs.num_envs} environments in {len(specs.slots)} slots of {min(specs.slots)} to {max(specs.slots)}",
-    ]
-    if rollout_s is None:
-        lines.append("time: see the steps before the resume")
-    else:
-        rollout, train = rounds * rollout_s, specs.algo.passes * specs.samples_per_step * train_s
+        return f"{config.run.steps - done} steps of {of}; nothing is rolled out\n{_memory(engine)}"
+    measured = engine.wait(measure(engine))
+    lines = [_work(config, specs, done)]
+    lines += ["time: see the steps before the resume"] if measured is None else _time(measured, config, specs, done)
+    return "\n".join([*lines, _memory(engine)])
+
+
+def text(config: RunConfig, specs: Specs, measured: Profile | None) -> str:
+    """Return what ``rlvla plan`` prints.
+
+    Args:
+        config: of the run.
+        specs: of the run.
+        measured: latencies; None: nothing is said about time.
+    """
+    lines = [_work(config, specs, 0), _placement(config, specs, measured)]
+    if specs.algo.unit == "demonstration":
+        return "\n".join([*lines, "time: nothing is rolled out; see the first steps"])
+    if measured is None:
+        return "\n".join([*lines, "time: unknown; measure with `rlvla profile`, then give --profile FILE"])
+    lines += _time(measured, config, specs, 0)
+    if measured.parameters:
         lines.append(
-            f"at most about {rollout + train:.2g} s a step (rollout {rollout:.2g}, training {train:.2g}), "
-            f"{_duration(remaining * (rollout + train))} to the end, evaluation apart"
+            f"memory: {_weights_gib(measured.parameters, measured.trainable):.2g} GiB for weights, gradients and optimizer"
         )
-    lines.append(_memory(engine))
+    better = forecast.changes(measured, config, specs)
+    for optimisation, kind in ((False, "speed alone"), (True, "what is learned from, too")):
+        some = [f"{one.option} ({one.factor:.2f} x)" for one in better if one.optimisation == optimisation]
+        if some:
+            lines.append(f"faster, changing {kind}: {', '.join(some)}")
     return "\n".join(lines)
 
 
-async def _trial(engine: Engine) -> tuple[float | None, float]:
-    """Return seconds of a chunk in all environments (None where live episodes must not be touched), and of training a
-    sample."""
-    slots = engine.graph.slots
-    if any(row.live for slot in slots for row in slot.rows):
-        return None, 0.0
-    seconds = []
-    for _ in range(2):  # the first call of anything is slow
-        for slot in slots:
-            rows = list(range(len(slot.rows)))
-            seeds = [derive(0, "trial", row.number) for row in slot.rows]
-            states = engine.specs.sim.tasks[0].initial_states
-            starts = [Start(0, 0 if states else None)] * len(rows)
-            _, slot.observation = await slot.actor.call("reset", rows, seeds, starts, {}, returns=1)
-        began = time.perf_counter()
-        _, *actions = await engine.generator.call(
-            "act",
-            [slot.observation for slot in slots],
-            [list(range(len(slot.rows))) for slot in slots],
-            [[row.number for row in slot.rows] for slot in slots],
-            [[row.number for row in slot.rows] for slot in slots],
-            returns=len(slots),
-        )
-        stepping = [
-            slot.actor.call("step", action, list(range(len(slot.rows))), returns=2)
-            for slot, action in zip(slots, actions, strict=True)
-        ]
-        await asyncio.gather(*stepping)
-        seconds.append(time.perf_counter() - began)
-    (of_sample,) = await engine.trainer.call("trial", slots[0].observation, actions[0])
-    return seconds[-1], of_sample
+def check_profile(measured: Profile, config: RunConfig) -> list[str]:
+    """Say why a profile says nothing about a run."""
+    return profile.mismatches(measured, config)
+
+
+def _work(config: RunConfig, specs: Specs, done: int) -> str:
+    algo = specs.algo
+    optimizer_steps = algo.passes * -(-specs.samples_per_step // (algo.minibatch_size or specs.samples_per_step))
+    return (
+        f"{config.run.steps - done} steps of {specs.units_per_step} {algo.unit}s: up to {specs.samples_per_step} chunks, "
+        f"{specs.samples_per_step * specs.model.horizon} env steps and {optimizer_steps} optimizer steps each; "
+        f"{specs.num_envs} environments in {len(specs.slots)} slots of {min(specs.slots)} to {max(specs.slots)}"
+    )
+
+
+def _placement(config: RunConfig, specs: Specs, measured: Profile | None) -> str:
+    device = measured.device if measured is not None else config.run.device
+    cores = f"{measured.cores} cores" if measured is not None else "CPU cores"
+    simulators = device if specs.sim.device == "gpu" else cores
+    return f"placement: simulators on {simulators}; generator and trainer together on {device} ({config.run.runtime} runtime)"
+
+
+def _time(measured: Profile, config: RunConfig, specs: Specs, done: int) -> list[str]:
+    found = forecast.forecast(measured, config, specs)
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in sorted(found.busy.items(), key=lambda one: -one[1]))
+    return [
+        f"about {found.step_seconds:.2g} s a step, {_duration((config.run.steps - done) * found.step_seconds)} to the end, "
+        "with episodes of full length, evaluation apart",
+        f"{found.env_steps_per_second:.3g} env steps/s; at most {found.schedule_bound:.3g} under this schedule, "
+        f"{found.device_bound:.3g} on these devices; busy: {busy}",
+    ]
+
+
+def _weights_gib(parameters: int, trainable: int) -> float:
+    """Return GiB of weights, the acting copy, gradients and Adam's two moments, in fp32."""
+    return (parameters + 4 * trainable) * 4 / _GIB
 
 
 def _memory(engine: Engine) -> str:
     specs = engine.specs
     pictures = sum(camera.height * camera.width * 3 for camera in specs.sim.cameras)
     collected = specs.samples_per_step * pictures
-    weights = engine.parameters * 4 + engine.trainable * 4 * 4  # acting copy, gradient and Adam's two moments
     free = shutil.disk_usage(engine.directory).free
     return (
-        f"memory: {weights / _GIB:.2g} GiB for weights, gradients and optimizer, up to {2 * collected / _GIB:.2g} GiB for "
-        f"the pictures of a training step; disk: {engine.trainable * 12 / _GIB:.2g} GiB a checkpoint "
-        f"({free / _GIB:.0f} GiB free)"
+        f"memory: {_weights_gib(engine.parameters, engine.trainable):.2g} GiB for weights, gradients and optimizer, up to "
+        f"{2 * collected / _GIB:.2g} GiB for the pictures of a training step; disk: {engine.trainable * 12 / _GIB:.2g} GiB a "
+        f"checkpoint ({free / _GIB:.0f} GiB free)"
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,15 @@ def add_up(tensors: Iterable[Tensor]) -> None:
     if world() > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)
+
+
+def every(names: Sequence[Iterable[str]]) -> list[list[str]]:
+    """Return, for each of some lists, the names that any rank has in it, sorted: equal on all ranks."""
+    if world() == 1:
+        return [sorted(some) for some in names]
+    gathered: list[Any] = [None] * world()
+    dist.all_gather_object(gathered, [list(some) for some in names])
+    return [sorted(set().union(*of_ranks)) for of_ranks in zip(*gathered, strict=True)]
 
 
 def largest(number: int | float) -> float:

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Ended:
-    """An episode that came to its end."""
+    """An episode that came to its end, or that its window gave up (without partial reset)."""
 
     row: int
     terminated: bool
@@ -22,6 +22,17 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class CallReceipt:
+    """When an actor worked on a call, by its own clock: without the wait for its turn."""
+
+    began_ns: int = 0
+    """On the monotonic clock of its machine, which all of the machine's processes share."""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of processor time, in the actor's own process if it has one."""
+
+
+@dataclass(frozen=True)
 class StepReceipt:
     """What one chunk step of a slot did."""
 
@@ -30,8 +41,13 @@ class StepReceipt:
     """Useful env steps: actions executed while their episode ran."""
     ended: tuple[Ended, ...]
     seconds: float
-    """Inside the simulator worker."""
+    """Of the actor: its worker, and what goes there and comes back."""
     videos: tuple[str, ...] = ()
+    began_ns: int = 0
+    cpu_seconds: float = 0.0
+    """Of processor time, in the worker process."""
+    peak_bytes: int = 0
+    """Most memory that the worker process has had."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,11 @@ class GenerateReceipt:
     rows: int
     version: int
     seconds: float
+    began_ns: int = 0
+
+
+SlotReceipt = CallReceipt | StepReceipt | GenerateReceipt
+"""Of a call for some slots: a reset, a chunk step, a batch."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +92,19 @@ class TrainReceipt:
     version: int
     seconds: float
     metrics: dict[str, float] = field(default_factory=dict)
+    began_ns: int = 0
+    cpu_seconds: float = 0.0
+    """Of processor time, in the trainer's process."""
+    lags: tuple[int, ...] = ()
+    """Samples that lay 0, 1, 2, ... versions behind."""
+    memory: dict[str, float] = field(default_factory=dict)
+    """Peaks of the trainer's process, by the names of their metrics."""
+
+
+@dataclass(frozen=True)
+class PublishReceipt:
+    """What the trainer's part of a publication did."""
+
+    version: int
+    began_ns: int = 0
+    seconds: float = 0.0

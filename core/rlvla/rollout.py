@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rlvla.assembly import Entry
 from rlvla.errors import WorkerDied
-from rlvla.receipts import Ended, GenerateReceipt, StepReceipt
+from rlvla.receipts import Ended, GenerateReceipt, SlotReceipt, StepReceipt
 from rlvla.runtimes import Handle
 from rlvla.specs import Start
 from rlvla.work import Feed, Work
@@ -77,6 +77,12 @@ class Sink(Protocol):
     def lost(self, work: Work) -> None:
         """A worker died; the trajectory will be played again from its start."""
 
+    def worked(self, actor: str, phase: str, receipt: SlotReceipt, slots: Sequence[Slot], rows: int) -> None:
+        """An actor has worked on a call for some slots, of which ``rows`` rows took part."""
+
+    def replaced(self, slot: Slot) -> None:
+        """A slot's dead worker was started again."""
+
 
 class Rollout:
     """Rows at work.
@@ -131,11 +137,12 @@ class Rollout:
         seeds, starts = [seed for seed, _ in episodes], [start for _, start in episodes]
         while True:
             try:
-                _, slot.observation = await slot.actor.call("reset", rows, seeds, starts, videos, returns=1)
+                receipt, slot.observation = await slot.actor.call("reset", rows, seeds, starts, videos, returns=1)
                 break
             except WorkerDied as error:
                 await self.replace(slot, error)
                 return await self._begin(slot)
+        self._sink.worked(slot.actor.name, "reset", receipt, [slot], len(rows))
         for place in rows:
             slot.rows[place].live = True
 
@@ -156,16 +163,19 @@ class Rollout:
         for slot, action in zip(slots, actions, strict=True):
             slot.action, slot.version = action, receipt.version
         result: GenerateReceipt = receipt
+        self._sink.worked(generator.name, "generate", result, slots, result.rows)
         return result
 
     async def step(self, slot: Slot) -> None:
         """Execute the slot's chunk, and report what was played and what ended."""
         before = slot.observation
+        given_up = [place for place in slot.active if (one := slot.rows[place].work) is not None and one.gives_up]
         try:
-            receipt, after, outcome = await slot.actor.call("step", slot.action, slot.active, returns=2)
+            receipt, after, outcome = await slot.actor.call("step", slot.action, slot.active, given_up, returns=2)
         except WorkerDied as error:
             return await self.replace(slot, error)
         slot.observation, slot.restarts = after, 0
+        self._sink.worked(slot.actor.name, "simulate", receipt, [slot], len(slot.active))
         ended = {one.row: one for one in receipt.ended}
         entries, done = [], []
         for place in slot.active:
@@ -173,7 +183,7 @@ class Rollout:
             work = row.work
             assert work is not None, "an active row without work"
             row.live = place not in ended
-            last = work.chunk + 1 == work.length if work.length is not None else place in ended
+            last = work.ends(place in ended)
             entries.append(Entry(work.ticket, work.member, work.chunk, place, last))
             work.chunk += 1
             if last:
@@ -192,6 +202,7 @@ class Rollout:
             error.add_note(f"it died {slot.restarts} times in a row; given up")
             raise error
         await slot.actor.call("replace", returns=0)
+        self._sink.replaced(slot)
         for row in slot.rows:
             row.live = False
             if row.work is not None:

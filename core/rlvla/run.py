@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from rlvla import checkpoint, configs, versions
+from rlvla import checkpoint, configs, devices, versions
 from rlvla.checks import Specs, check, check_demonstrations, fitted
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
@@ -26,6 +26,7 @@ from rlvla.results import EvalResults, RunInfo
 
 if TYPE_CHECKING:
     from rlvla.engine import Engine
+    from rlvla.profile import Profile
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +178,7 @@ class Run:
                 engine.wait_idle()
             raise
         finally:
+            self._note_end(info, error)
             try:
                 self.hooks.call("on_run_end", run=info, error=error)
             finally:
@@ -232,12 +234,35 @@ class Run:
         self._until(None)
         return cost_line(self._started())
 
+    def profile(self, repeats: int = 10) -> Profile:
+        """Measure what the parts of the run take on this machine, each while nothing else runs.
+
+        Args:
+            repeats: chunk steps, and batches, of each size.
+
+        Raises:
+            ConfigError: episodes are under way, which must not be disturbed.
+        """
+        from rlvla.measuring import measure
+
+        engine = self._started()
+        measured = engine.wait(measure(engine, repeats))
+        if measured is None:
+            raise ConfigError("run: its episodes are under way; profile a new run")
+        return measured
+
     def info(self) -> RunInfo:
         """Return name, folder, config and manifest."""
-        manifest: dict[str, Any] = {"versions": versions.packages(self.config), "seed": self.config.run.seed}
+        manifest: dict[str, Any] = {
+            "versions": versions.packages(self.config),
+            "seed": self.config.run.seed,
+            "machine": devices.machine(),
+            "cores": devices.usable_cores(),
+        }
         if self._engine is not None:
             manifest["versions"] |= self._engine.simulator_versions
             manifest["model"] = self._engine.model_manifest
+            manifest["device"] = self._engine.device
         if self._resume_from is not None:
             manifest["resumed_from"] = str(self._resume_from)
         return RunInfo(name=self.directory.name, directory=self.directory, config=self.config, manifest=manifest)
@@ -317,9 +342,19 @@ class Run:
             ) from None
         self._lock = lock
 
-    def _write_manifest(self, info: RunInfo) -> None:
+    def _write_manifest(self, info: RunInfo, **more: Any) -> None:
         configs.write_file(self.directory / "config.yaml", self.config)
-        (self.directory / "manifest.json").write_text(json.dumps(dict(info.manifest), indent=1))
+        (self.directory / "manifest.json").write_text(json.dumps({**info.manifest, **more}, indent=1))
+
+    def _note_end(self, info: RunInfo, error: BaseException | None) -> None:
+        """Add to the manifest how training ended, for the report."""
+        words = None
+        if error is not None:
+            words = "\n".join([f"{type(error).__name__}: {error}".rstrip(": "), *getattr(error, "__notes__", [])])
+        try:
+            self._write_manifest(info, ended={"error": words})
+        except OSError as second:  # a full disk must not hide what ended the run
+            log.error("%s: how the run ended could not be noted: %s", self.directory, second)
 
 
 @contextmanager

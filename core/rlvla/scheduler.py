@@ -30,7 +30,8 @@ class Scheduler(ABC):
                 await graph.step(slot)
 
     and has further ``graph.complete()`` (all units of the next training step are there), ``graph.new_weights()`` and
-    ``graph.finish()``. How old a unit may get is bounded by ``spec.max_staleness``, by the graph.
+    ``graph.finish()``. How old a unit may get is bounded by ``spec.max_staleness``, by the graph. ``spec.phases`` says which
+    activities overlap; a run's schedule bound and overlap efficiency follow from it.
 
     Take time only from the running event loop; start tasks only in a ``TaskGroup`` or with ``gather``: the graph then runs
     as well in virtual time (:mod:`rlvla.testing.virtual`).

@@ -15,6 +15,8 @@ from typing import Literal
 CreditLevel = Literal["chunk", "action"]
 RatioLevel = Literal["chunk", "action", "token"]
 UnitKind = Literal["window", "group", "demonstration"]
+Activity = Literal["publish", "generate", "simulate", "train"]
+"""What actors do in a training step."""
 
 Role = Literal["primary", "secondary", "wrist", "wrist_left", "wrist_right"]
 Orientation = Literal["upright", "upside_down", "rotated_180"]
@@ -169,6 +171,9 @@ class AlgorithmSpec:
     """Folder of recorded demonstrations that the units come from (unit ``demonstration``: nothing is rolled out)."""
     window: int = 1
     """Chunk steps in a window (unit ``window``)."""
+    partial_reset: bool = True
+    """Windows go on with the next episode where one ends, and with its rest in the next window; False: each is one
+    episode from its start, and over when that ends (unit ``window``)."""
     group_size: int = 1
     """Rollouts in a group (unit ``group``)."""
     passes: int = 1
@@ -179,8 +184,9 @@ class AlgorithmSpec:
     """Versions that a unit's oldest chunk may lie behind; a scheduler may keep it lower."""
     reference: bool = False
     """Needs ``Trajectories.reference_logp``: log-probs of the policy that training started from."""
-    proximal: bool = False
-    """Needs ``Trajectories.proximal_logp``: all samples evaluated once before the step's first update."""
+    proximal: Literal["none", "stale", "all"] = "none"
+    """Needs ``Trajectories.proximal_logp``: samples evaluated once before the step's first update; those of older versions,
+    and nothing where there are none (``stale``), or all."""
     entropy_bonus: bool = False
     value_learning_rate_scale: float = 1.0
     """What the learning rate is multiplied by for ``Model.value_head``."""
@@ -201,6 +207,9 @@ class SchedulerSpec:
     """Versions that the weights of a unit's oldest chunk may lie behind those that it trains: units are admitted by it."""
     min_slots: int = 1
     """Slots that it wants at least, so that some play while others wait; fewer where there are fewer environments."""
+    phases: tuple[tuple[Activity, ...], ...] = (("publish",), ("generate", "simulate"), ("train",))
+    """What comes in turn for the units of a training step; activities of one phase overlap. Each occurs once. Steps overlap
+    as far as ``max_staleness`` allows. The schedule bound follows from it (:mod:`rlvla.timekeeping`)."""
     stages: int = 1
     """Slots that it cannot do without on each device."""
     alternates: bool = False

@@ -24,11 +24,20 @@ class Work:
     length: int | None
     """Chunks; None: until the episode ends."""
     episode: tuple[int, Start] | None
-    """Seed and start of the one episode that it is; None: it continues whatever runs in its row."""
+    """Seed and start of the one episode that it is, with whose end it ends; None: it continues whatever runs in its row."""
     noise: int
     """Stem of the noise keys of its chunks."""
     chunk: int = 0
     """Chunks played."""
+
+    def ends(self, episode_ended: bool) -> bool:
+        """Say whether the chunk that was just played (and is not counted in ``chunk`` yet) is its last."""
+        return self.chunk + 1 == self.length or (episode_ended and self.episode is not None)
+
+    @property
+    def gives_up(self) -> bool:
+        """Its next chunk is the last that it may play, and its episode goes no further, whether it has ended or not."""
+        return self.episode is not None and self.chunk + 1 == self.length
 
 
 class Feed(Protocol):
@@ -113,18 +122,22 @@ class WindowFeed:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.next_ticket = state["next_ticket"]
-        before = list(state["episodes"])
+        before = list(state.get("episodes", ()))  # none: until now the windows were without partial reset
         if len(before) != len(self.episodes):  # other environments: none repeats an episode that was played
             before = [max(before, default=0)] * len(self.episodes)
         self.episodes = before
 
 
 class GroupFeed:
-    """Groups of G rollouts of one task from one initial state; any row plays any member."""
+    """Groups of G rollouts of one task from one initial state; any row plays any member.
+
+    A window without partial reset is a group of one, which ends with its episode or after T chunks.
+    """
 
     def __init__(self, algorithm: AlgorithmSpec, simulator: SimulatorSpec, rows: int, seed: int) -> None:
         self.next_ticket = 0
         self._size = algorithm.group_size
+        self._length = algorithm.window if algorithm.unit == "window" else None
         self._seed = seed
         self._sampler = Sampler(simulator, derive(seed, "sampler"))
         self._queue: deque[tuple[int, int]] = deque()
@@ -145,10 +158,10 @@ class GroupFeed:
             return None
         ticket, member = self._queue.popleft()
         episode = derive(self._seed, "group", ticket), self._sampler.start(ticket)
-        return Work(ticket, member, None, episode, stem(self._seed, "noise", ticket, member))
+        return Work(ticket, member, self._length, episode, stem(self._seed, "noise", ticket, member))
 
     def next_episode(self, row: int) -> tuple[int, Start]:
-        raise AssertionError("a group's rollout is one episode")
+        raise AssertionError("a group's rollout is one episode, and so is a window without partial reset")
 
     def key(self, work: Work) -> int:
         return derived(work.noise, work.chunk)
@@ -162,6 +175,12 @@ class GroupFeed:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.next_ticket = state["next_ticket"]
+
+
+def training_feed(algorithm: AlgorithmSpec, simulator: SimulatorSpec, rows: int, seed: int) -> WindowFeed | GroupFeed:
+    """Return the feed of an algorithm's units."""
+    whole_episodes = algorithm.unit == "group" or (algorithm.unit == "window" and not algorithm.partial_reset)
+    return (GroupFeed if whole_episodes else WindowFeed)(algorithm, simulator, rows, seed)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from rlvla.batch import Action, ObservationBatch
 from rlvla.errors import NonFiniteError
 from rlvla.model import Model
 from rlvla.noise import Noise
-from rlvla.receipts import GenerateReceipt
+from rlvla.receipts import CallReceipt, GenerateReceipt
 from rlvla.weights import Weights, copy_into, products_in
 
 
@@ -34,16 +34,18 @@ class GeneratorActor:
         self._precision = precision
         self._staged: tuple[Weights, int] | None = None
 
-    def offer(self, weights: Weights, version: int) -> None:
+    def offer(self, weights: Weights, version: int) -> CallReceipt:
         """Take new weights; they are used from the next batch on.
 
         Raises:
             NonFiniteError: a weight is not a number; the old ones stay.
         """
+        began = time.monotonic_ns()
         for name, tensor in weights.items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise NonFiniteError(f"version {version} of {name} has values that are not finite: not published")
         self._staged = (weights, version)
+        return CallReceipt(began, (time.monotonic_ns() - began) / 1e9)
 
     def act(
         self,
@@ -63,7 +65,7 @@ class GeneratorActor:
             keys: noise key of each row.
             greedy: the most likely chunk instead of a sample.
         """
-        began = time.perf_counter()
+        began = time.monotonic_ns()
         self._swap()
         picked = [batch[list(some)] for batch, some in zip(observations, rows, strict=True)]
         observation = ObservationBatch.joined(picked)
@@ -73,7 +75,8 @@ class GeneratorActor:
         else:
             place_n = [place % self._fixed_rows for some in places for place in some]
             action = self._choose_in_place(observation, key_n, place_n, self._fixed_rows, greedy)
-        receipt = GenerateReceipt(rows=len(key_n), version=self.version, seconds=time.perf_counter() - began)
+        seconds = (time.monotonic_ns() - began) / 1e9
+        receipt = GenerateReceipt(rows=len(key_n), version=self.version, seconds=seconds, began_ns=began)
         return receipt, *action.split([len(some) for some in rows])
 
     def _choose(self, observation: ObservationBatch, key_n: Tensor, greedy: bool) -> Action:

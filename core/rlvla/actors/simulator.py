@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 from rlvla.arrays import on_host
 from rlvla.batch import Action, ObservationBatch, Outcome
 from rlvla.errors import SimulatorError
-from rlvla.receipts import Ended, StepReceipt
+from rlvla.receipts import CallReceipt, Ended, StepReceipt
 from rlvla.simulator import ChunkResult, Observation
 from rlvla.specs import SimulatorSpec, Start
 
@@ -22,6 +22,8 @@ class Runner(Protocol):
 
     spec: SimulatorSpec
     seconds: float
+    cpu_seconds: float
+    peak_bytes: int
     videos: list[str]
 
     def wait_ready(self) -> Any: ...
@@ -68,19 +70,25 @@ class SimulatorActor:
 
     def reset(
         self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start], videos: Mapping[int, str]
-    ) -> tuple[float, ObservationBatch]:
-        """Start episodes (``videos``: row to path of what to record); returns seconds, and the observation of all rows."""
-        began = time.perf_counter()
+    ) -> tuple[CallReceipt, ObservationBatch]:
+        """Start episodes (``videos``: row to path of what to record); returns a receipt, and the observation of all rows."""
+        began = time.monotonic_ns()
         for row, path in videos.items():
             self._runner.video(row, path)
         for row in rows:
             self._episodes[row] = _Episode()
         observation = self._show(rows, self._runner.reset(rows, seeds, starts))
-        return time.perf_counter() - began, observation
+        return CallReceipt(began, (time.monotonic_ns() - began) / 1e9, self._runner.cpu_seconds), observation
 
-    def step(self, action: Action, rows: Sequence[int]) -> tuple[StepReceipt, ObservationBatch, Outcome]:
-        """Execute a chunk in ``rows``; returns what ended, the observation after it, and the outcome of those rows."""
-        began = time.perf_counter()
+    def step(
+        self, action: Action, rows: Sequence[int], given_up: Collection[int] = ()
+    ) -> tuple[StepReceipt, ObservationBatch, Outcome]:
+        """Execute a chunk in ``rows``; returns what ended, the observation after it, and the outcome of those rows.
+
+        Episodes in the rows ``given_up`` go no further: they count as ended, cut like at a step limit, in the receipt
+        (the outcome says nothing of it).
+        """
+        began = time.monotonic_ns()
         picked = list(rows)
         active = np.zeros(self.rows, bool)
         active[picked] = True
@@ -91,20 +99,24 @@ class SimulatorActor:
             name: on_host(getattr(result, name))[picked]
             for name in ("reward", "terminated", "truncated", "valid", "success")
         }
-        ended = self._count(picked, fields)
+        ended = self._count(picked, fields, given_up)
         if not np.isfinite(fields["reward"]).all():
             raise SimulatorError(f"slot {self.slot} gave a reward that is not finite: {fields['reward'].tolist()}")
         outcome = Outcome.of(fields, len(picked))
+        observation = self._show(range(self.rows), result.observation)
         receipt = StepReceipt(
             slot=self.slot,
             env_steps=int(fields["valid"].sum()),
             ended=ended,
-            seconds=time.perf_counter() - began,
+            seconds=(time.monotonic_ns() - began) / 1e9,
             videos=tuple(self._runner.videos),
+            began_ns=began,
+            cpu_seconds=self._runner.cpu_seconds,
+            peak_bytes=self._runner.peak_bytes,
         )
-        return receipt, self._show(range(self.rows), result.observation), outcome
+        return receipt, observation, outcome
 
-    def _count(self, rows: Sequence[int], fields: Mapping[str, Any]) -> tuple[Ended, ...]:
+    def _count(self, rows: Sequence[int], fields: Mapping[str, Any], given_up: Collection[int]) -> tuple[Ended, ...]:
         steps_n = fields["valid"].sum(1)
         return_n = np.where(fields["valid"], fields["reward"], 0.0).sum(1)
         terminated_n, truncated_n = fields["terminated"].any(1), fields["truncated"].any(1)
@@ -115,7 +127,7 @@ class SimulatorActor:
             episode.episode_return += float(return_n[place])
             solved = bool(fields["success"][place])
             episode.success |= solved
-            if terminated_n[place] or truncated_n[place]:
+            if terminated_n[place] or truncated_n[place] or row in given_up:
                 ended.append(
                     Ended(
                         row=row,

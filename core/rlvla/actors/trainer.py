@@ -19,16 +19,16 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlvla import ranks
+from rlvla import memory, ranks
 from rlvla.algorithm import Algorithm
-from rlvla.assembly import Assembled, Assembly, Entry
+from rlvla.assembly import Assembled, Assembly, Entry, check_groups
 from rlvla.batch import Action, Loss, ObservationBatch, Outcome
 from rlvla.configs import TrainConfig
 from rlvla.imitation import Teacher
 from rlvla.metrics import Sums
 from rlvla.model import Model
 from rlvla.optimizer import Optimizer
-from rlvla.receipts import TrainReceipt
+from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
 from rlvla.weights import Weights, products_in, snapshot
 
@@ -54,6 +54,7 @@ class TrainerActor:
         self._assembly = Assembly()
         self._device = next(model.parameters()).device
         self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
+        self._was_empty = False
         self._teachers: dict[str, Teacher] = {}
         self._reference: Model | None = None
         if algorithm.spec.reference and model.reference() is None:
@@ -75,19 +76,25 @@ class TrainerActor:
         """Drop what was recorded of a unit, or of one member."""
         self._assembly.forget(ticket, member)
 
-    def publish(self, weights: str = "latest") -> tuple[int, Weights]:
+    def publish(self, weights: str = "latest") -> tuple[PublishReceipt, Weights]:
         """Return the version that the weights have now, and a copy of them or of their running average (``"ema"``)."""
-        latest = snapshot(self.model)
-        return self.version, self._optimizer.averaged(latest) if weights == "ema" else latest
+        began = time.monotonic_ns()
+        copied = snapshot(self.model)
+        if weights == "ema":
+            copied = self._optimizer.averaged(copied)
+        return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), copied
 
     def train(self, tickets: Sequence[int], step: int) -> TrainReceipt:
         """Do training step ``step`` (from 0) on these units; the version goes up by one.
 
         Raises:
             NonFiniteError: the loss or gradient was not finite too often in a row.
+            NothingToLearnError: there was none too often in a row, and ``max_empty_steps`` is set.
+            SimulatorError: rollouts of a group start from different scenes.
         """
-        began = time.perf_counter()
+        began, cpu = time.monotonic_ns(), time.process_time()
         metrics: dict[str, float] = {}
+        lags: tuple[int, ...] = ()
         spec = self.algorithm.spec
         if tickets or spec.unit == "demonstration":
             self.algorithm.progress(step, self.steps)
@@ -96,16 +103,41 @@ class TrainerActor:
                 data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
             else:
                 data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
+            if spec.unit == "group":
+                check_groups(data)
             self._fill(data)
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
             metrics = self._passes(data, batch, step)
-            metrics["train/staleness_max"] = float(lag.max())
-            metrics["train/staleness_mean"] = float(lag.float().mean())
-            metrics["train/samples"] = float(len(lag))
+            empty = metrics.get("train/empty_steps", 0.0)
+            if empty and not self._was_empty:  # once for several in a row
+                log.warning(
+                    "training step %d: %.0f optimizer steps had nothing to learn from: every group was filtered, all "
+                    "outcomes were equal, or no action was valid (train.max_empty_steps bounds how long that may go on)",
+                    step,
+                    empty,
+                )
+            self._was_empty = empty > 0
+            of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
+            ranks.add_up([of_all])
+            oldest = ranks.largest(float(lag.max()) if len(lag) else 0.0)
+            lag_counts = torch.bincount(lag.clamp(min=0), minlength=int(oldest) + 1).double()
+            ranks.add_up([lag_counts])
+            lags = tuple(map(int, lag_counts.tolist()))
+            metrics["train/staleness_max"] = oldest
+            metrics["train/staleness_mean"] = float(of_all[0] / of_all[1])
+            metrics["train/samples"] = float(of_all[1])
             metrics["train/learning_rate"] = self._optimizer.learning_rate
         self.version += 1
-        return TrainReceipt(version=self.version, seconds=time.perf_counter() - began, metrics=metrics)
+        return TrainReceipt(
+            version=self.version,
+            seconds=(time.monotonic_ns() - began) / 1e9,
+            metrics=metrics,
+            began_ns=began,
+            cpu_seconds=time.process_time() - cpu,
+            lags=lags,
+            memory=memory.peaks(),
+        )
 
     def settled(self) -> int:
         """Return the version, once every earlier call is done."""
@@ -135,18 +167,22 @@ class TrainerActor:
             with products_in(self.config.precision, self._device):
                 values = [self.model.value(self.model.preprocess(part))[:, 0] for part in parts]
             trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
-        if spec.proximal:
+        if spec.proximal == "all":
             trajectories.proximal_logp = self._logp(self.model, data)
+        elif spec.proximal == "stale" and (stale := trajectories.exists & (trajectories.version < self.version)).any():
+            trajectories.proximal_logp = self._logp(self.model, data, only=stale)
         if spec.reference:
             with self.model.reference() or nullcontext():
                 trajectories.reference_logp = self._logp(self._reference or self.model, data)
 
-    def _logp(self, model: Model, data: Assembled) -> Tensor:
-        """Return log-probs of what was played under a model, ``[U, T, H, K]``."""
-        samples = torch.arange(len(data.observations)).split(_FORWARD_BATCH)
+    def _logp(self, model: Model, data: Assembled, only: Tensor | None = None) -> Tensor:
+        """Return log-probs of what was played under a model, ``[U, T, H, K]``; as they were acted but for ``only`` ``[U, T]``."""
+        exists = data.trajectories.exists
+        filled = data.trajectories.logp.clone()
+        wanted = exists if only is None else only
+        samples = wanted[exists].nonzero().squeeze(1).split(_FORWARD_BATCH)
         logp = [self._evaluate(model, data.observations[part], data.replay[part]).logp.cpu() for part in samples]
-        filled = torch.zeros_like(data.trajectories.logp)
-        filled[data.trajectories.exists] = torch.cat(logp)
+        filled[wanted] = torch.cat(logp).to(filled.dtype)
         return filled
 
     def _evaluate(self, model: Model, observations: ObservationBatch, replay: TensorDict) -> Any:
@@ -190,8 +226,11 @@ class TrainerActor:
         minibatches = int(ranks.largest(math.ceil(samples / size)))
         whole = Sums()
         for number in range(spec.passes):
-            shuffle = torch.Generator().manual_seed(derive(self._seed, "shuffle", step, number))
-            order = torch.randperm(samples, generator=shuffle)
+            if spec.unit == "demonstration" and number == 0:
+                order = torch.arange(samples)  # drawn in random order over all ranks
+            else:
+                shuffle = torch.Generator().manual_seed(derive(self._seed, "shuffle", step, number))
+                order = torch.randperm(samples, generator=shuffle)
             this_pass = Sums()
             for place in range(minibatches):  # a rank that has no samples left still takes part in the sums
                 chosen = order[place * size : (place + 1) * size]
@@ -222,6 +261,8 @@ class TrainerActor:
             sums.total("bad_steps", 1.0 / ranks.world())
         else:
             sums.mean("grad_norm", norm)
+        if norm == 0:
+            sums.total("empty_steps", 1.0 / ranks.world())
 
     @torch.no_grad()
     def _compare(self, data: Assembled, part: Tensor, logp: Tensor, sums: Sums) -> None:

@@ -10,6 +10,10 @@ COMMANDS = {
     "train": "train a policy: rlvla train [recipe.yaml|recipe.py] --sim NAME --model NAME ... | --resume PATH",
     "eval": "measure the success of a checkpoint: rlvla eval PATH",
     "record": "record demonstrations of a simulator's scripted expert: rlvla record --sim NAME --path FOLDER",
+    "profile": "measure what the parts of a run take on this machine: rlvla profile recipe.py",
+    "plan": "say what a run will cost and what would make it faster: rlvla plan recipe.py --profile profile.json",
+    "timeline": "show who did what when in a run: rlvla timeline RUN --steps 3:6 --out gantt.png",
+    "report": "write a run's report.html again: rlvla report RUN",
     "plugins": "list installed plugins and what is wrong with them",
     "doctor": "check this machine and its simulators, with one rendered picture each",
 }

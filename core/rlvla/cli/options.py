@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field, make_dataclass
+from pathlib import Path
 from typing import Any
 
 from rlvla import configs, flags
@@ -61,6 +62,18 @@ def take(words: Sequence[str], option: str, wanted: str) -> tuple[str | None, li
                 raise ConfigError(f"--{option}: missing; wanted {wanted}")
             return value, rest[:at] + rest[at + (1 if equals else 2) :]
     return None, rest
+
+
+def run_folder(words: Sequence[str], command: str) -> Path:
+    """Return the one word that is left: a run's folder."""
+    if not words or words[0].startswith("-"):
+        raise ConfigError(f"RUN: missing; wanted a run's folder: rlvla {command} runs/my-run")
+    if len(words) > 1:
+        raise ConfigError(f"{words[1]}: not an option of rlvla {command}; see rlvla {command} --help")
+    directory = Path(words[0]).expanduser()
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such folder")
+    return directory
 
 
 def read_overrides(words: Sequence[str], sections: Sequence[str]) -> dict[str, Any]:

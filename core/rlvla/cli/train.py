@@ -67,7 +67,9 @@ def train(run: Any) -> int:
 
     def interrupted(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        print("\nrlvla: stopping after a checkpoint; Ctrl-C again ends at once, without", file=sys.stderr)
+        print(
+            "\nrlvla: stopping; training saves a checkpoint first. Ctrl-C again ends at once, without", file=sys.stderr
+        )
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupted)
@@ -76,9 +78,17 @@ def train(run: Any) -> int:
             print(run.plan(), file=sys.stderr)
             run.train()
     except KeyboardInterrupt:
-        directory = os.path.relpath(run.directory)
-        print(f"rlvla: interrupted; go on with: rlvla train --resume {directory}", file=sys.stderr)
+        print(f"rlvla: interrupted; {how_to_go_on(run.directory)}", file=sys.stderr)
         return 130
     finally:
         signal.signal(signal.SIGINT, before)
     return 0
+
+
+def how_to_go_on(directory: Path) -> str:
+    """Return what to do after an interruption: resume, where there is something to resume from."""
+    from rlvla import checkpoint
+
+    if checkpoint.steps(directory):
+        return f"go on with: rlvla train --resume {os.path.relpath(directory)}"
+    return "there is no checkpoint yet: start it again"

@@ -140,6 +140,7 @@ class DisplayListener:
             rows["throughput"] = f"{made / max(elapsed, 1e-9):,.0f} useful env steps/s ({made:,} in this run)"
         rows["time"] = duration(elapsed)
         files = {"checkpoint": self._checkpoint, "metrics": run.directory / FILE, "video": self._video}
+        files["report"] = run.directory / "report.html"
         return rows | {name: str(path) for name, path in files.items() if path is not None and path.exists()}
 
 

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one flat JSON object a line, for every training step and every evaluation.
+"""``metrics.jsonl``: one JSON object a line, flat but for its histograms, for every training step and every evaluation.
 
 Read it with ``pandas.read_json(path, lines=True)``. A resumed run drops what was written after the checkpoint that it
 continues from, so no step is there twice.
@@ -12,15 +12,18 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlvla.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from rlvla.histograms import Histogram
     from rlvla.results import EvalResults, RunInfo
 
 FILE = "metrics.jsonl"
 EVALUATION = "eval/success"
+HISTOGRAMS = "histograms"
+"""The one field that is not a number: name to ``edges`` and ``counts`` (:class:`rlvla.histograms.Histogram`)."""
 
 
 class JsonlListener:
@@ -35,8 +38,8 @@ class JsonlListener:
         self._path = run.directory / FILE
 
     @hookimpl
-    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._write(step, metrics)
+    def on_step(self, step: int, metrics: Mapping[str, float], histograms: Mapping[str, Histogram]) -> None:
+        self._write(step, metrics, {name: one.to_dict() for name, one in histograms.items()})
 
     @hookimpl
     def on_evaluation(self, step: int, results: EvalResults) -> None:
@@ -54,7 +57,7 @@ class JsonlListener:
             },
         )
 
-    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _write(self, step: int, metrics: Mapping[str, float], histograms: Mapping[str, Any] | None = None) -> None:
         if self._path is None:
             return
         if not self._begun:
@@ -64,6 +67,7 @@ class JsonlListener:
             "step": step,
             "time": round(time.time(), 3),
             **{name: _number(value) for name, value in metrics.items()},
+            **({HISTOGRAMS: histograms} if histograms else {}),
         }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

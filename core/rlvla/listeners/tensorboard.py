@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlvla.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from rlvla.histograms import Histogram
     from rlvla.results import EvalResults, RunInfo
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,8 @@ class TensorBoardListener:
         self._make, self._directory, self._running = SummaryWriter, run.directory / "tensorboard", True
 
     @hookimpl
-    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._write(step, metrics)
+    def on_step(self, step: int, metrics: Mapping[str, float], histograms: Mapping[str, Histogram]) -> None:
+        self._write(step, metrics, histograms)
 
     @hookimpl
     def on_evaluation(self, step: int, results: EvalResults) -> None:
@@ -47,7 +48,9 @@ class TensorBoardListener:
         self._running = False
         self._close()
 
-    def _write(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _write(
+        self, step: int, metrics: Mapping[str, float], histograms: Mapping[str, Histogram] | None = None
+    ) -> None:
         if self._make is None:
             return
         if self._writer is None:
@@ -55,6 +58,18 @@ class TensorBoardListener:
             self._writer = self._make(log_dir=str(self._directory), purge_step=step if self._running else None)
         for name, value in metrics.items():
             self._writer.add_scalar(name, float(value), step)
+        for name, one in (histograms or {}).items():
+            self._writer.add_histogram_raw(
+                f"{name}_histogram",
+                min=one.edges[0],
+                max=one.edges[-1],
+                num=one.n,
+                sum=one.total,
+                sum_squares=one.squares,
+                bucket_limits=list(one.edges[1:]),
+                bucket_counts=list(one.counts),
+                global_step=step,
+            )
         if not self._running:  # an evaluation after training
             self._close()
 

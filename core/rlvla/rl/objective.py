@@ -20,14 +20,12 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlvla.batch import Evaluation, Loss, Trajectories
-from rlvla.rl import losses, reductions
+from rlvla.rl import losses, quantiles, reductions
 from rlvla.rl.moments import sum_over_ranks
+from rlvla.rl.options import proximal_of
 
 if TYPE_CHECKING:
     from rlvla.rl.options import PolicyOptions
-
-SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
-"""Sizes of the log-ratio; the share of elements beyond each is a metric, and quantiles follow from them."""
 
 
 class PolicyObjective:
@@ -37,6 +35,7 @@ class PolicyObjective:
         self.options = options
         self.version: int | None = None
         """Weights that the training step starts from; None: the newest that produced a chunk."""
+        self._evaluated_again = proximal_of(options) != "none"
         self._clip = losses.Clip(clip_low=options.clip_low, clip_high=options.clip_high, dual_clip=options.dual_clip)
         self._first_visit: Tensor | None = None
 
@@ -70,8 +69,9 @@ class PolicyObjective:
         }
         if options.kl_weight > 0:
             columns["reference_logp"] = given(trajectories, "reference_logp")
-        if options.proximal == "recompute":
-            columns["proximal_logp"] = given(trajectories, "proximal_logp")
+        if self._evaluated_again:
+            fresh = options.proximal == "stale" and trajectories.proximal_logp is None
+            columns["proximal_logp"] = columns["logp"] if fresh else given(trajectories, "proximal_logp")
         if options.proximal == "first-visit":
             mask = reductions.mask_at_level(valid_UTH, trajectories.logp.shape[-1], options.ratio_level)
             self._first_visit = torch.full(mask.flatten(0, 1).shape, torch.nan, device=mask.device)
@@ -132,7 +132,7 @@ class PolicyObjective:
         """Elements in the denominator: the valid ones, but for those that a known weight masks out."""
         options, valid_SH = self.options, batch["valid"]
         mask = reductions.mask_at_level(valid_SH, batch["logp"].shape[-1], options.ratio_level)
-        if options.proximal != "recompute" or options.behaviour_weight_over != "mask":
+        if not self._evaluated_again or options.behaviour_weight_over != "mask":
             return mask
         proximal, behaviour = (
             reductions.reduce_to_level(batch[name], valid_SH, options.ratio_level) for name in ("proximal_logp", "logp")
@@ -144,10 +144,10 @@ class PolicyObjective:
     def _proximal(self, batch: TensorDict, logp: Tensor, old_logp: Tensor) -> Tensor:
         """Return the log-probs that the clip is centred on, ``[S, h, k]``, without gradient."""
         how = self.options.proximal
-        if how == "behaviour":
-            return old_logp
-        if how == "recompute":
+        if self._evaluated_again:
             return reductions.reduce_to_level(batch["proximal_logp"], batch["valid"], self.options.ratio_level)
+        if how in ("behaviour", "stale"):
+            return old_logp
         if how == "interpolate":
             return losses.interpolated(logp, old_logp, batch["lag"][:, None, None])
         assert self._first_visit is not None, "columns() makes it"
@@ -158,7 +158,7 @@ class PolicyObjective:
         return anchor
 
     def _ratio_metrics(self, loss: Loss, log_ratio: Tensor, raw: Tensor, advantage: Tensor, mask: Tensor) -> None:
-        ratio, size = log_ratio.exp(), log_ratio.abs()
+        ratio = log_ratio.exp()
         outside = (ratio < 1 - self.options.clip_low) | (ratio > 1 + self.options.clip_high)
         pushes = (
             losses.has_gradient(log_ratio, advantage, **self._clip)
@@ -172,9 +172,9 @@ class PolicyObjective:
             "dead_fraction": ~pushes & (advantage != 0),
             "log_ratio_clamped": raw != log_ratio,
             "ratio": ratio,
-            **{f"log_ratio_beyond_{share:g}": size > share for share in SHARES},
         }
         loss.metrics |= {name: masked(x, mask) for name, x in entries.items()}
+        loss.distributions["ratio"] = quantiles.counts(log_ratio, mask)
         loss.maxima["ratio_max"] = torch.where(mask, ratio, 0.0).max() if mask.numel() else ratio.new_zeros(())
 
     def _batch_metrics(

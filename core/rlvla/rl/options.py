@@ -10,7 +10,7 @@ from rlvla.specs import CreditLevel, RatioLevel
 
 Aggregation = Literal["element-mean", "trajectory-mean", "trajectory-sum", "constant"]
 KlEstimator = Literal["k1", "abs", "k2", "k3"]
-Proximal = Literal["behaviour", "recompute", "first-visit", "interpolate"]
+Proximal = Literal["behaviour", "stale", "recompute", "first-visit", "interpolate"]
 
 
 @config
@@ -43,9 +43,10 @@ class PolicyOptions:
     """Where the KL divergence counts; never in both."""
     kl_estimator: KlEstimator | None = None
     """Estimator of the KL divergence from a sample; None: k2 in the loss (right gradient), k1 in the reward."""
-    proximal: Proximal = "behaviour"
-    """Policy that the clip is centred on: the one that acted, or, for stale data, the one that the training step starts
-    from (evaluated again; taken at the first visit; or interpolated between acting and present policy)."""
+    proximal: Proximal = "stale"
+    """Policy that the clip is centred on: the one that acted (``behaviour``), or the one that the training step starts from:
+    evaluated again for chunks of older versions (``stale``; fresh ones were acted by it) or for all (``recompute``), taken at
+    the first visit, or interpolated between acting and present policy."""
     behaviour_weight_max: Annotated[float, Gt(0)] | None = None
     """Largest weight proximal / behaviour of an element of stale data; None: no bound."""
     behaviour_weight_over: Literal["truncate", "mask"] = "truncate"
@@ -65,6 +66,13 @@ class PolicyOptions:
     """The remaining passes are left out once ``approx_kl`` (nats at the ratio level) of a pass exceeds this."""
 
 
+def proximal_of(options: PolicyOptions) -> Literal["none", "stale", "all"]:
+    """Return which samples an algorithm with these options wants evaluated again before the first update."""
+    if options.proximal == "recompute":
+        return "all"
+    return "stale" if options.proximal == "stale" and options.gaussian_width is None else "none"
+
+
 def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
     """Return what cannot work among the shared options, a line each: path, got, wanted."""
     found: list[str] = []
@@ -82,7 +90,9 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
             f"algo.constant_length: got {options.constant_length} with aggregation {options.aggregation!r}, "
             "which has no use for it; wanted aggregation 'constant', or no length"
         )
-    if options.gaussian_width is not None and (options.dual_clip is not None or options.proximal != "behaviour"):
+    if options.gaussian_width is not None and (
+        options.dual_clip is not None or options.proximal not in ("behaviour", "stale")
+    ):
         found.append(
             f"algo.gaussian_width: got {options.gaussian_width} together with dual_clip or proximal {options.proximal!r}; "
             "it replaces the clip and its anchor: wanted dual_clip unset and proximal 'behaviour'"
@@ -91,10 +101,11 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
         found.append(
             "algo.kl_estimator: got 'k1' in the loss, where its expected gradient is zero; wanted 'k2', or kl_place 'reward'"
         )
-    if options.proximal == "behaviour" and options.behaviour_weight_max is not None:
+    acting = options.proximal == "behaviour" or (options.proximal == "stale" and options.gaussian_width is not None)
+    if acting and options.behaviour_weight_max is not None:
         found.append(
             f"algo.behaviour_weight_max: got {options.behaviour_weight_max} with proximal 'behaviour', where every weight "
-            "is 1; wanted proximal 'recompute', 'first-visit' or 'interpolate', or no bound"
+            "is 1; wanted proximal 'stale', 'recompute', 'first-visit' or 'interpolate', or no bound"
         )
     if options.staleness_decay < 1 and options.max_staleness <= options.staleness_free:
         found.append(

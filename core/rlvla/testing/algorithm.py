@@ -19,6 +19,7 @@ from rlvla.algorithm import Algorithm
 from rlvla.batch import Evaluation, Loss, Trajectories
 from rlvla.errors import ConfigError
 from rlvla.receipts import Member, UnitReport
+from rlvla.rl import quantiles
 from rlvla.specs import AlgorithmSpec
 from rlvla.testing import worlds
 from rlvla.testing.suite import Conformance, check, skip
@@ -258,6 +259,10 @@ class AlgorithmConformance(Conformance):
                 assert math.isfinite(float(total)), f"{name} is {float(total)}"
                 assert float(count) >= 0, f"{name} counts {float(count)}"
                 assert not name.endswith("fraction") or 0 <= float(total) <= float(count), f"{name} is outside [0, 1]"
+            for name, counts in loss.distributions.items():
+                wanted = f"counts of rlvla.rl.quantiles.counts, [{quantiles.BINS}]"
+                assert counts.shape == (quantiles.BINS,), f"{name} has the shape {tuple(counts.shape)}, wanted {wanted}"
+                assert bool((counts >= 0).all()), f"{name} counts less than nothing, wanted {wanted}"
 
     def test_solves_a_guessing_game(self) -> None:
         """Trained by the loop of ``Algorithm``'s docstring, the policy guesses right nearly always."""
@@ -313,7 +318,9 @@ def width(spec: AlgorithmSpec, H: int) -> int:
 
 def with_asked(trajectories: Trajectories, spec: AlgorithmSpec, seed: int | None) -> Trajectories:
     """Fill in what a trainer would for this spec; ``seed=None``: all policies are the one that acted."""
-    for offset, (wanted, name) in enumerate(((spec.reference, "reference_logp"), (spec.proximal, "proximal_logp"))):
+    for offset, (wanted, name) in enumerate(
+        ((spec.reference, "reference_logp"), (spec.proximal != "none", "proximal_logp"))
+    ):
         if wanted:
             generator = torch.Generator().manual_seed((seed or 0) + offset)
             noise = torch.randn(trajectories.logp.shape, generator=generator) * (0.1 if seed is not None else 0.0)
@@ -332,7 +339,7 @@ def run(
     """Take one optimizer step's loss as a trainer does, with gradients in ``evaluation``.
 
     Returns:
-        The total and the averaged metrics.
+        The total and the averaged metrics; of a distribution, its counts.
     """
     batch: TensorDict = algorithm.prepare(trajectories)
     order = torch.arange(len(batch)) if order is None else order
@@ -351,6 +358,8 @@ def run(
             metrics[name] = amount / count
     for name in losses[0].maxima:
         metrics[name] = torch.stack([loss.maxima[name] for loss in losses]).amax()
+    for name in losses[0].distributions:
+        metrics[f"{name}_counts"] = torch.stack([loss.distributions[name] for loss in losses]).sum(0)
     return total, metrics
 
 

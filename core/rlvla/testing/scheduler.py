@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import rlvla
 from rlvla.demonstrations import record
 from rlvla.errors import RlvlaError
 from rlvla.run import Run
+from rlvla.specs import Activity
 from rlvla.testing.suite import Conformance, check
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class SchedulerConformance(Conformance):
     steps: ClassVar[int] = 3
     algorithms: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "windows": {"use": "ppo", "window": 3, "minibatch_size": None},
+        "fixed-length": {"use": "ppo", "window": 3, "minibatch_size": None, "partial_reset": False},
         "groups": {"use": "grpo", "group_size": 3, "groups_per_step": 3},
     }
 
@@ -73,7 +75,7 @@ class SchedulerConformance(Conformance):
                 run={
                     "directory": folder,
                     "name": "run",
-                    "without": ("tensorboard", "display"),
+                    "without": ("tensorboard", "display", "report"),
                     "strict_listeners": True,
                     **options,
                 },
@@ -112,6 +114,12 @@ class SchedulerConformance(Conformance):
                 run.train()
                 lags = [one["train/staleness_max"] for one in heard.metrics]
                 assert max(lags) <= bound, f"{unit}: staleness {lags}, the spec promises at most {bound}"
+
+    def test_phases_name_each_activity_once(self) -> None:
+        """``spec.phases`` says what comes in turn; what it leaves out or names twice makes the schedule bound wrong."""
+        phases = self.plugin().describe(self.made()).phases
+        named = sorted(one for phase in phases for one in phase)
+        assert named == sorted(get_args(Activity)), f"phases {phases} name {named}"
 
     def test_uneven_counts_work(self) -> None:
         """Environments that slots do not divide, and more or fewer units than environments."""
@@ -220,6 +228,12 @@ class SchedulerConformance(Conformance):
             bound = self.plugin().describe(self.made()).max_staleness
             assert max(played.staleness) <= bound, f"{where}: staleness {played.staleness}, promised {bound}"
             assert played.versions == sorted(played.versions), f"{where}: versions went backwards: {played.versions}"
+            longest = max((one.seconds for one in played.spans), default=0.0)
+            for step in played.metrics:
+                over = (longest if bound else 0.0) / step["time/step_s"] if step["time/step_s"] else 0.0
+                assert step.get("time/overlap_efficiency", 0.0) <= 1 + over + 1e-9, (
+                    f"{where}: a step is faster than the schedule bound: do phases overlap that spec.phases puts in turn?"
+                )
             in_turn = sum(played.busy.values())
             assert played.seconds <= in_turn + 1e-6, (
                 f"{where}: {played.seconds} s, in turn {in_turn} s: who waits for what?"
@@ -243,6 +257,7 @@ def _world(seed: int) -> World:
     return World(
         slots=[draw.randint(1, 3) for _ in range(draw.randint(1, 4))],
         unit="group" if seed % 2 else "window",
+        partial_reset=seed % 3 > 0,
         units_per_step=draw.randint(1, 6),
         steps=4,
         latency=Latency(

@@ -20,13 +20,23 @@ from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
 from rlvla.clock import VirtualLoop, run_virtual
 from rlvla.graph import Graph
-from rlvla.receipts import Ended, GenerateReceipt, StepReceipt, TrainReceipt, UnitReport
+from rlvla.receipts import (
+    CallReceipt,
+    Ended,
+    GenerateReceipt,
+    PublishReceipt,
+    StepReceipt,
+    TrainReceipt,
+    UnitReport,
+)
 from rlvla.rollout import Row, Slot
 from rlvla.scheduler import Scheduler
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec, UnitKind
 from rlvla.testing.devices import Shared
+from rlvla.timekeeping import CORES, Timekeeper
+from rlvla.tracing import Span
 from rlvla.watch import Watch
-from rlvla.work import GroupFeed, WindowFeed
+from rlvla.work import training_feed
 
 Kind = Literal["simulator", "generator", "trainer"]
 
@@ -69,11 +79,12 @@ class World:
     """Devices that an actor uses, all at once, and its share of each; none: one of its own. Slots whose first device is the
     same take turns, for schedulers."""
     capacities: Mapping[str, float] = field(default_factory=dict)
-    """Of devices: the sum of shares that they give at full speed; 1 where nothing is said."""
+    """Of devices: the sum of shares that they give at full speed; 1 where nothing is said. ``cores`` are the CPU's."""
     controller_s: float = 0.0
     """Seconds that the controller, which does one thing at a time, is busy with each call of an actor."""
     unit: UnitKind = "window"
     window: int = 2
+    partial_reset: bool = True
     group_size: int = 2
     units_per_step: int = 2
     steps: int = 2
@@ -127,15 +138,23 @@ class Played:
     metrics: list[Mapping[str, float]]
     state: Mapping[str, Any]
     """Of the graph, at the end."""
+    spans: list[Span]
+    """Of every actor, in the order in which they ended."""
 
 
 class _Place:
     """The devices of an actor."""
 
-    def __init__(self, devices: Sequence[tuple[Shared, float]]) -> None:
+    def __init__(self, devices: Sequence[tuple[Shared, float]], core_share: float) -> None:
+        self.core_share = core_share
+        """Of a CPU core that it keeps busy."""
         self._devices = devices
 
-    async def use(self, seconds: float) -> None:
+    async def use(self, seconds: float) -> tuple[int, float]:
+        """Work for so long, or longer where others do too; returns when that began, in ns, and the seconds that it took."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        began = loop.time_ns()
         if not self._devices:
             await asyncio.sleep(seconds)
         elif len(self._devices) == 1:
@@ -143,6 +162,7 @@ class _Place:
             await device.use(seconds, share)
         else:
             await asyncio.gather(*(device.use(seconds, share) for device, share in self._devices))
+        return began, (loop.time_ns() - began) / 1e9
 
 
 class _Devices:
@@ -151,9 +171,15 @@ class _Devices:
     def __init__(self, world: World) -> None:
         self._world = world
         self.named: dict[str, Shared] = {}
+        self.of_actors: dict[str, list[str]] = {}
+        """Actor to the devices that one at a time can use; cores, of which there are several, are counted otherwise."""
 
-    def place(self, kind: Kind, number: int) -> _Place:
-        return _Place([(self._device(name), share) for name, share in self._world.on(kind, number)])
+    def place(self, kind: Kind, number: int, actor: str) -> _Place:
+        places = self._world.on(kind, number)
+        if names := [name for name, _ in places if self._world.capacities.get(name, 1.0) == 1.0]:
+            self.of_actors[actor] = names
+        core_share = sum(share for name, share in places if name == CORES)
+        return _Place([(self._device(name), share) for name, share in places], core_share)
 
     def _device(self, name: str) -> Shared:
         return self.named.setdefault(name, Shared(self._world.capacities.get(name, 1.0)))
@@ -226,22 +252,22 @@ class FakeSimulatorActor:
 
     async def reset(
         self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Any], videos: Mapping[int, str]
-    ) -> tuple[float, None]:
+    ) -> tuple[CallReceipt, None]:
         latency = self._world.latency
         seconds = latency.reset + len(rows) * latency.reset_row
-        await self._place.use(seconds)
+        began, took = await self._place.use(seconds)
         if latency.reset_alone:
             await asyncio.sleep(latency.reset_alone)
         for row in rows:
             self._left[row] = self._world.episode(self._slot, self._episodes)
             self._episodes += 1
-        return seconds + latency.reset_alone, None
+        return CallReceipt(began, took + latency.reset_alone, seconds * self._place.core_share), None
 
-    async def step(self, action: Any, rows: Sequence[int]) -> tuple[StepReceipt, None, None]:
+    async def step(self, action: Any, rows: Sequence[int], given_up: Collection[int]) -> tuple[StepReceipt, None, None]:
         seconds = self._world.latency.simulate(self._slot, self._steps)
         alone = self._world.latency.simulate_alone(self._slot, self._steps)
         self._steps += 1
-        await self._place.use(seconds)
+        began, took = await self._place.use(seconds)
         if alone:
             await asyncio.sleep(alone)
         ended = []
@@ -250,7 +276,12 @@ class FakeSimulatorActor:
             self._left[row] -= 1
             if not self._left[row]:
                 ended.append(Ended(row, True, True, True, 1, 1.0))
-        return StepReceipt(self._slot, len(rows), tuple(ended), seconds + alone), None, None
+            elif row in given_up:
+                self._left[row] = 0
+                ended.append(Ended(row, False, False, False, 1, 0.0))
+        cpu_seconds = seconds * self._place.core_share
+        receipt = StepReceipt(self._slot, len(rows), tuple(ended), took + alone, began_ns=began, cpu_seconds=cpu_seconds)
+        return receipt, None, None
 
 
 @dataclass
@@ -271,9 +302,10 @@ class FakeGeneratorActor:
         self._version = -1
         self._staged = -1
 
-    async def offer(self, weights: None, version: int) -> None:
-        await self._place.use(self._latency.offer)
+    async def offer(self, weights: None, version: int) -> CallReceipt:
+        began, took = await self._place.use(self._latency.offer)
         self._staged = version
+        return CallReceipt(began, took)
 
     async def act(
         self,
@@ -290,8 +322,8 @@ class FakeGeneratorActor:
         self._acted.batches.append(count)
         self._acted.versions.append(self._version)
         seconds = self._latency.generate_call + self._latency.generate_row * count
-        await self._place.use(seconds)
-        return GenerateReceipt(count, self._version, seconds), *(None for _ in rows)
+        began, took = await self._place.use(seconds)
+        return GenerateReceipt(count, self._version, took, began), *(None for _ in rows)
 
 
 class FakeTrainerActor:
@@ -334,18 +366,30 @@ class FakeTrainerActor:
             assert len(unit) == wanted, f"ticket {ticket} has {len(unit)} of {wanted} trajectories"
             for chunks in unit.values():
                 ends = [last for _, last in chunks]
+                assert world.unit == "group" or len(ends) <= world.window, f"ticket {ticket}: {len(ends)} chunks"
                 assert ends == [False] * (len(chunks) - 1) + [True], f"ticket {ticket} is not whole: {ends}"
                 oldest = min(oldest, *(version for version, _ in chunks))
         self.tickets.append(list(tickets))
         self.staleness.append(self.version - oldest)
         seconds = world.latency.train(step)
-        await self._place.use(seconds)
+        began, took = await self._place.use(seconds)
         self.version += 1
-        return TrainReceipt(self.version, seconds, {"train/staleness_max": float(self.staleness[-1])})
+        metrics = {"train/staleness_max": float(self.staleness[-1])}
+        return TrainReceipt(self.version, took, metrics, began)
 
-    async def publish(self, weights: str) -> tuple[int, None]:
-        await self._place.use(self._world.latency.snapshot)
-        return self.version, None
+    async def publish(self, weights: str) -> tuple[PublishReceipt, None]:
+        began, took = await self._place.use(self._world.latency.snapshot)
+        return PublishReceipt(self.version, began, took), None
+
+
+class _Spans(list[Span]):
+    """Stands in for the run's timeline."""
+
+    def add(self, span: Span) -> None:
+        self.append(span)
+
+    def flush(self) -> None:
+        """They stay here."""
 
 
 class _Listener:
@@ -373,6 +417,7 @@ class _Judge:
             ratio_level="chunk",
             values=False,
             window=world.window if world.unit == "window" else 1,
+            partial_reset=world.partial_reset,
             group_size=world.group_size if world.unit == "group" else 1,
             refill_budget=world.budget,
         )
@@ -395,16 +440,16 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     heard, acted, devices, controller = _Listener(), _Acted(), _Devices(world), _Controller(world.controller_s)
-    trainer = FakeTrainerActor(world, devices.place("trainer", 0))
+    trainer = FakeTrainerActor(world, devices.place("trainer", 0, "trainer"))
     handles = [FakeHandle("trainer", trainer, controller)]
     generators: list[list[FakeHandle]] = [[] for _ in range(world.nodes)]
     for number in range(world.generators):
-        actor = FakeGeneratorActor(world.latency, acted, devices.place("generator", number))
+        actor = FakeGeneratorActor(world.latency, acted, devices.place("generator", number, f"generator-{number}"))
         handles.append(FakeHandle(f"generator-{number}", actor, controller, world.latency.transfer))
         generators[number * world.nodes // world.generators].append(handles[-1])
     slots, first, shared = [], 0, False
     for number, size in enumerate(world.slots):
-        simulator_actor = FakeSimulatorActor(number, size, world, devices.place("simulator", number))
+        simulator_actor = FakeSimulatorActor(number, size, world, devices.place("simulator", number, f"sim-{number}"))
         handles.append(FakeHandle(f"sim-{number}", simulator_actor, controller))
         device, shared = devices.of_slot(number)
         node = number * world.nodes // len(world.slots)
@@ -412,7 +457,6 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         first += size
     judge: Any = _Judge(world)
     simulator = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"), TaskSpec("b")))
-    kind: type[WindowFeed | GroupFeed] = WindowFeed if world.unit == "window" else GroupFeed
     algorithm: Algorithm = judge
     hooks: Any = heard
 
@@ -432,12 +476,13 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         used = {name: one.so_far() for name, one in devices.named.items()}
         return {handle.name: handle.busy for handle in handles}, {**used, "controller": controller.busy}
 
+    spans = _Spans()
     graph = Graph(
         slots=slots,
         generators=generators,
         trainer=handles[0],
         algorithm=algorithm,
-        feed=kind(judge.spec, simulator, first, 0),
+        feed=training_feed(judge.spec, simulator, first, 0),
         hooks=hooks,
         watch=Watch(),
         until=world.steps,
@@ -446,6 +491,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         batch_rows=world.batch_rows,
         shared_devices=shared,
         periodic=periodic,
+        times=Timekeeper(scheduler.spec, spans, devices.of_actors, world.capacities.get(CORES)),
     )
     graph.start(world.steps)
     await scheduler.run(graph, world.steps)
@@ -464,4 +510,5 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         marks=marks,
         metrics=heard.metrics,
         state=graph.state(),
+        spans=list(spans),
     )

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlvla.arrays import on_host
 from rlvla.configs import read_one
+from rlvla.memory import resident_peak
 from rlvla.plugin import find, load_object
 from rlvla.simulator import Observation
 from rlvla.specs import Start
@@ -79,12 +80,14 @@ class _Server:
     def serve(self) -> None:
         while True:
             message, arrays, _ = protocol.receive(self.link)
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
             try:
                 answer, out = self._answer(message, arrays)
             except Exception as error:
                 answer, out = _failure(error), []
-            protocol.send(self.link, {"op": "ok", "seconds": time.perf_counter() - began, **answer}, out)
+            took = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - cpu}
+            took["peak_bytes"] = resident_peak()
+            protocol.send(self.link, {"op": "ok", **took, **answer}, out)
             if message["op"] == "close":
                 return
 

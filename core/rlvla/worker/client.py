@@ -91,6 +91,10 @@ class SubprocessSimulator:
         self._versions: dict[str, str] = {}
         self.seconds = 0.0
         """Of the last call, inside the worker."""
+        self.cpu_seconds = 0.0
+        """Processor time of the last call, of the worker process."""
+        self.peak_bytes = 0
+        """Most memory that the worker process has had."""
         self.videos: list[str] = []
         """Completed by the last step."""
 
@@ -196,7 +200,8 @@ class SubprocessSimulator:
     ) -> tuple[dict[str, Any], list[np.ndarray]]:
         self._send(message, arrays)
         answer, out, _ = self._receive()
-        self.seconds = answer["seconds"]
+        self.seconds, self.cpu_seconds = answer["seconds"], answer["cpu_seconds"]
+        self.peak_bytes = answer["peak_bytes"]
         return answer, out
 
     def _send(self, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()) -> None:

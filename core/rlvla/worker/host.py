@@ -26,19 +26,27 @@ class Host:
         self.spec = simulator.spec
         self.seconds = 0.0
         """Of the last step."""
+        self.cpu_seconds = 0.0
+        """None of its own: it shares the processor time of this process."""
+        self.peak_bytes = 0
+        """Likewise."""
         self.videos: list[str] = []
-        """Completed by the last step."""
+        """Completed by the last step, or by resets before it."""
+        self._given_up: list[str] = []
+        """Of episodes that were reset before their end, since the last step."""
         self._paths: dict[int, Path] = {}
         self._frames: dict[int, list[np.ndarray]] = {}
 
     def video(self, row: int, path: str) -> None:
         """Record the episode that starts next in ``row``."""
+        if row in self._frames:
+            self._given_up.append(self._write(row))
         self._paths[row] = Path(path)
-        self._frames.pop(row, None)
         self.simulator.record_video(sorted(self._paths))
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
-        """Start new episodes."""
+        """Start new episodes; the videos of those that they cut short are complete."""
+        self._given_up += [self._write(row) for row in rows if row in self._frames]
         observation = self.simulator.reset(rows, seeds, starts)
         camera = self.simulator.spec.cameras[0].name if self.simulator.spec.cameras else None
         for place, row in enumerate(rows):
@@ -50,7 +58,8 @@ class Host:
         """Step; ``videos`` then lists the paths of the videos that became complete."""
         began = time.perf_counter()
         result = self.simulator.step(chunk_NHA, active_N)
-        self.videos = self._finish_videos(result) if self._frames else []
+        self.videos = self._given_up + (self._finish_videos(result) if self._frames else [])
+        self._given_up = []
         self.seconds = time.perf_counter() - began
         return result
 
@@ -62,11 +71,14 @@ class Host:
         for row in sorted(self._frames):
             self._frames[row] += [on_host(frame) for frame in result.frames[row]]
             if ended_N[row]:
-                path = self._paths.pop(row)
-                write_video(path, self._frames.pop(row), fps=self.simulator.spec.control_hz)
-                written.append(str(path))
-                self.simulator.record_video(sorted(self._paths))
+                written.append(self._write(row))
         return written
+
+    def _write(self, row: int) -> str:
+        path = self._paths.pop(row)
+        write_video(path, self._frames.pop(row), fps=self.simulator.spec.control_hz)
+        self.simulator.record_video(sorted(self._paths))
+        return str(path)
 
     def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """Save live episodes (not the videos of them)."""

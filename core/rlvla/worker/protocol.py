@@ -1,4 +1,4 @@
-"""What a worker process and its owner say to each other, version 2.
+"""What a worker process and its owner say to each other, version 3.
 
 Messages are JSON objects behind a 4-byte length, over a socket pair. Everything of fixed shape (pictures, states,
 actions, rewards, flags) lies in one anonymous shared file that the worker makes once it knows its simulator; its
@@ -11,7 +11,7 @@ request     with                                                    answer
 ==========  ======================================================  =======================================
 hello       protocol, plugin, config, rows, horizon                 ready: spec, versions, layout, + descriptor
 reset       rows, seeds, starts                                     ok
-step        (chunk and active rows lie in the shared file)          ok: seconds, videos
+step        (chunk and active rows lie in the shared file)          ok: videos
 video       row, path (of the episode that starts next there)       ok
 get_state   rows                                                    ok + arrays
 set_state   rows + arrays                                           ok
@@ -19,7 +19,8 @@ expert      rows, horizon                                           ok + array
 close                                                               ok, then the process ends
 ==========  ======================================================  =======================================
 
-Any answer may be ``error`` with type, message and traceback of the worker.
+``ok`` comes with the seconds that the request took, the worker's processor time in them and its peak memory. Any answer
+may be ``error`` with type, message and traceback of the worker.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ import numpy as np
 
 from rlvla.specs import SimulatorSpec
 
-VERSION = 2
+VERSION = 3
 _HEADER = struct.Struct("!I")
 _ALIGNMENT = 64
 Layout = dict[str, tuple[str, tuple[int, ...], int]]

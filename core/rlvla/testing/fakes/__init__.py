@@ -37,9 +37,10 @@ class FakeSimConfig:
     """Stands for a batched simulator on a GPU: all rows in torch tensors, inside the process of the model."""
     step_seconds: Annotated[float, Ge(0)] = 0.0
     """Sleep in each chunk step, in seconds."""
-    fault: Literal["none", "start", "die", "hang", "raise", "nan"] = "none"
-    """What goes wrong: at the start, or once in the ``fault_step``-th chunk step of the first worker that gets there
-    (the process dies, the call hangs, raises, or gives a reward that is not a number)."""
+    fault: Literal["none", "start", "die", "hang", "raise", "nan", "slow", "hang_start"] = "none"
+    """What goes wrong: at the start (``hang_start`` never ends it), or once in the ``fault_step``-th chunk step of the first worker that gets there
+    (the process dies, the call hangs, raises, or gives a reward that is not a number; ``slow``: from then on each takes
+    ten times ``step_seconds``)."""
     fault_step: Annotated[int, Ge(1)] = 3
     """Chunk step of a worker at which the fault happens."""
     fault_file: str = ""

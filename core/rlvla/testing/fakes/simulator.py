@@ -28,12 +28,15 @@ class FakeSimulator(Simulator):
     def __init__(self, config: FakeSimConfig, rows: int) -> None:
         if config.fault == "start":
             raise SimulatorError("the fake simulator was told to fail at its start: set sim.fault to 'none'")
+        if config.fault == "hang_start":
+            time.sleep(3600)
         self.config = config
         self.spec = describe_simulator(config)
         self._place, self._goal = np.zeros(rows), np.zeros(rows)
         self._task, self._steps = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self._ended = np.ones(rows, bool)
         self._chunks = 0
+        self._sleep_s = config.step_seconds
         self._recorded: set[int] = set()
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
@@ -54,8 +57,8 @@ class FakeSimulator(Simulator):
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         self._chunks += 1
-        time.sleep(self.config.step_seconds)
         fault = self._fault()
+        time.sleep(self._sleep_s)
         chunk_NHA = np.asarray(chunk_NHA)
         rows, horizon = chunk_NHA.shape[:2]
         result = empty_result(rows, horizon, video=bool(self._recorded))
@@ -92,13 +95,16 @@ class FakeSimulator(Simulator):
         if config.fault == "none" or self._chunks != config.fault_step:
             return "none"
         if config.fault_file:
-            if Path(config.fault_file).exists():
+            try:
+                Path(config.fault_file).touch(exist_ok=False)
+            except FileExistsError:
                 return "none"
-            Path(config.fault_file).touch()
         if config.fault == "die":
             os._exit(3)
         if config.fault == "hang":
             time.sleep(3600)
+        if config.fault == "slow":
+            self._sleep_s = 10 * config.step_seconds
         if config.fault == "raise":
             raise RuntimeError("the fake simulator was told to raise")
         return config.fault

@@ -92,6 +92,20 @@ def test_a_constant_on_all_returns_changes_nothing(how: str) -> None:
     )
 
 
+def test_a_batch_of_truncated_episodes_only_teaches_nothing() -> None:
+    """No rollout solved its task: every score is 0, and success bounds filter every group."""
+    trajectories = rollouts([0, 0, 0, 0], [4, 4, 4, 4], group_size=2)
+    trajectories.truncated, trajectories.terminated = trajectories.terminated, trajectories.truncated
+    for options, filtered in (({}, 0.0), ({"success_low": 0.1, "filter": "drop"}, 1.0)):
+        evaluation = evaluation_of(trajectories, seed=1)
+        total, metrics = run(made(**options), trajectories, evaluation)
+        assert total.item() == 0.0
+        assert not gradients(evaluation)["logp"].any()
+        assert metrics["group_success"].item() == 0.0
+        assert metrics["group_zero_spread"].item() == 1.0
+        assert metrics["group_filtered"].item() == filtered
+
+
 def test_only_the_first_episode_counts() -> None:
     trajectories = rollouts([1, 0], [2, 2])
     longer = random_trajectories(0, U=2, T=3, H=2, K=1, V=0, done_rate=0.0)
@@ -300,7 +314,7 @@ OTHERS = {
     "max_staleness": ({}, 2),
     "minibatch_size": ({}, 7),
     "passes": ({}, 5),
-    "proximal": ({}, "recompute"),
+    "proximal": ({}, "behaviour"),
     "ratio_level": ({}, "chunk"),
     "refill_budget": ({"success_high": 0.6}, 5.0),
     "staleness_decay": ({"max_staleness": 2}, 0.5),

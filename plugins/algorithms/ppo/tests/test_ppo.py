@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlvla.errors import ConfigError
+from rlvla.rl import quantiles
 from rlvla.testing import random_trajectories
 from rlvla.testing.algorithm import LEVELS, gradients, run, width, with_asked
 from rlvla.testing.worlds import evaluation_of
@@ -169,6 +170,18 @@ def test_padding_in_the_middle_is_an_error() -> None:
         made().prepare(trajectories)
 
 
+def test_a_batch_of_truncated_episodes_only_is_followed_by_values() -> None:
+    trajectories = random_trajectories(0, U=3, T=1, H=2, K=1, V=1, done_rate=0.0)
+    trajectories.truncated[:, 0, 1] = True
+    trajectories.reward.zero_()
+    trajectories.final_value.fill_(0.5)
+    for bootstrap, target in (("truncation", 0.45), ("always", 0.45), ("never", 0.0)):
+        batch = made(bootstrap=bootstrap, gamma=0.9).prepare(trajectories)
+        torch.testing.assert_close(batch["return"], torch.full((3, 1), target))
+    total, _ = run(made(gamma=0.9), trajectories, evaluation_of(trajectories, seed=1))
+    assert math.isfinite(total)
+
+
 # --- value, entropy, metrics ---
 
 
@@ -223,8 +236,15 @@ def test_metrics_of_known_ratios() -> None:
     assert metrics["approx_kl_k1"].item() == pytest.approx(-(math.log(1.5) + 20) / 4, rel=1e-5)
     k3 = (1.5 - 1 - math.log(1.5) + math.exp(20) - 1 - 20) / 4
     assert metrics["approx_kl"].item() == pytest.approx(k3, rel=1e-5)
-    assert metrics["log_ratio_beyond_0.3"].item() == pytest.approx(8 / 16)
-    assert metrics["log_ratio_beyond_1"].item() == pytest.approx(4 / 16)
+    counts = metrics["ratio_counts"]
+    assert counts.sum().item() == 16
+    shares = [quantiles.quantile(counts, share) for share in (0.5, 0.7, 0.75, 0.95)]
+    assert shares == [
+        1.0,
+        pytest.approx(1.5, rel=0.01),
+        pytest.approx(1.5, rel=0.01),
+        pytest.approx(math.exp(20), rel=0.4),
+    ]
 
 
 def test_a_policy_that_did_not_move_has_no_divergence() -> None:
@@ -259,7 +279,7 @@ def test_passes_stop_once_the_policy_moved_too_far() -> None:
 
 def stale(seed: int = 0):
     trajectories = world(seed, lag=2, version=3)
-    spec = dataclasses.replace(describe(PpoConfig()), proximal=True, reference=True)
+    spec = dataclasses.replace(describe(PpoConfig()), proximal="all", reference=True)
     return with_asked(trajectories, spec, seed)
 
 
@@ -267,11 +287,12 @@ def test_a_proximal_policy_that_is_the_acting_one_changes_nothing() -> None:
     trajectories = stale()
     trajectories.proximal_logp = trajectories.logp.clone()
     results = []
-    for how in ("behaviour", "recompute"):
+    for how in ("behaviour", "stale", "recompute"):
         evaluation = evaluation_of(trajectories, seed=1)
         total, _ = run(made(proximal=how), trajectories, evaluation)
         results.append((total, gradients(evaluation)["logp"]))
-    torch.testing.assert_close(results[0], results[1])
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    torch.testing.assert_close(results[0], results[2], rtol=0, atol=0)
 
 
 def test_the_first_visit_is_the_anchor_of_later_ones() -> None:
@@ -397,6 +418,7 @@ def test_every_problem_is_named_at_once() -> None:
     config = PpoConfig(
         credit_level="action",
         ratio_level="chunk",
+        proximal="behaviour",
         clip_low=-1.0,
         gamma=1.5,
         aggregation="constant",
@@ -440,11 +462,13 @@ def test_the_spec_says_what_is_needed() -> None:
         "window",
         True,
         True,
-        True,
+        "all",
         True,
     )
     assert spec.value_learning_rate_scale == 5.0
     assert not describe(PpoConfig()).reference
+    anchors = [describe(PpoConfig(**how)).proximal for how in ({}, {"proximal": "behaviour"}, {"gaussian_width": 0.5})]
+    assert anchors == ["stale", "none", "none"]
 
 
 OTHERS = {
@@ -470,8 +494,9 @@ OTHERS = {
     "max_staleness": ({}, 2),
     "minibatch_size": ({}, 7),
     "normalise_advantages": ({}, False),
+    "partial_reset": ({}, False),
     "passes": ({}, 5),
-    "proximal": ({}, "recompute"),
+    "proximal": ({}, "behaviour"),
     "ratio_level": ({}, "token"),
     "staleness_decay": ({"max_staleness": 2}, 0.5),
     "staleness_free": ({"staleness_decay": 0.5, "max_staleness": 2}, 1),

@@ -74,7 +74,7 @@ def describe(config: GrpoConfig) -> AlgorithmSpec:
         minibatch_size=config.minibatch_size,
         max_staleness=config.max_staleness,
         reference=config.kl_weight > 0,
-        proximal=config.proximal == "recompute",
+        proximal=options.proximal_of(config),
         entropy_bonus=config.entropy_weight > 0,
         refill_budget=budget if refills else None,
     )

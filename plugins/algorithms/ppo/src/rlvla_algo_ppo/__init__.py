@@ -23,7 +23,11 @@ class PpoConfig(options.PolicyOptions):
     """Where reward, value and advantage live: one value head, or one for each action of a chunk. ``gamma`` and
     ``gae_lambda`` count in this unit."""
     window: Annotated[int, Ge(1)] = 10
-    """Chunk steps of one environment that are trained on together; episodes may end within and go on beyond."""
+    """Chunk steps of one environment that are trained on together, at most."""
+    partial_reset: bool = True
+    """An environment whose episode ends starts the next one within the window, and goes on with it in the next window.
+    False: fixed-length episodes; every window starts an episode and is over when that ends or after ``window`` chunks, and
+    what is left of either is not played."""
     windows_per_step: Annotated[int, Ge(1)] | None = None
     """Windows in a training step; None: one for each environment."""
     passes: Annotated[int, Ge(1)] = 3
@@ -66,11 +70,12 @@ def describe(config: PpoConfig) -> AlgorithmSpec:
         bootstrap_terminated=config.bootstrap == "always",
         units_per_step=config.windows_per_step,
         window=config.window,
+        partial_reset=config.partial_reset,
         passes=config.passes,
         minibatch_size=config.minibatch_size,
         max_staleness=config.max_staleness,
         reference=config.kl_weight > 0,
-        proximal=config.proximal == "recompute",
+        proximal=options.proximal_of(config),
         entropy_bonus=config.entropy_weight > 0,
         value_learning_rate_scale=config.value_learning_rate_scale,
     )

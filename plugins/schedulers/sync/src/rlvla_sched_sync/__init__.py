@@ -20,7 +20,9 @@ class SyncConfig:
 
 def describe(config: SyncConfig) -> SchedulerSpec:
     """Return what it promises: every chunk is produced by the weights that are trained next."""
-    return SchedulerSpec(on_policy=True, max_staleness=0)
+    return SchedulerSpec(
+        on_policy=True, max_staleness=0, phases=(("publish",), ("generate",), ("simulate",), ("train",))
+    )
 
 
 plugin: rlvla.Plugin[SyncConfig, SyncScheduler] = rlvla.Plugin(

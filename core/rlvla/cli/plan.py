@@ -1,0 +1,40 @@
+"""``rlvla plan``: what a run will cost, what binds it, and what would make it faster; nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlvla import configs
+from rlvla.checks import check
+from rlvla.cli import options, train
+from rlvla.errors import ConfigError
+
+USAGE = """usage: rlvla plan [recipe.yaml|recipe.py] [--profile FILE | --like RUN] [options of rlvla train]
+
+Says how the environments are split, where everything runs, and, with latencies, how fast it will be, what binds it, how
+many hours it takes, and which settings would make it faster. The scheduler itself is played in virtual time.
+
+--profile FILE takes latencies that `rlvla profile` measured; --like RUN those of an earlier run's timeline.
+"""
+
+
+def main(words: Sequence[str]) -> int:
+    if "-h" in words or "--help" in words:
+        print(USAGE)
+        return 0
+    path, rest = options.take(words, "profile", "a file that `rlvla profile` wrote")
+    like, rest = options.take(rest, "like", "a run's folder")
+    if path and like:
+        raise ConfigError(f"--profile {path} and --like {like}: give one")
+    file, _, rest = train.split(rest)
+    config = configs.read(configs.read_file(file) if file else {}, rest)
+    specs = check(config)
+
+    from rlvla import plan, profile
+
+    measured = profile.read(path) if path else profile.of_run(Path(like).expanduser()) if like else None
+    if measured is not None and (problems := plan.check_profile(measured, config)):
+        raise ConfigError(problems)
+    print(plan.text(config, specs, measured))
+    return 0

@@ -1,0 +1,154 @@
+"""What a run will do with its time, before it starts: the chosen scheduler itself, in virtual time, with measured latencies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlvla import configs
+from rlvla.checks import Specs, check, split
+from rlvla.configs import RunConfig
+from rlvla.errors import ConfigError
+from rlvla.plugin import names
+from rlvla.profile import Profile
+from rlvla.scheduler import Scheduler
+from rlvla.testing.virtual import Kind, Latency, World, play
+
+STEPS = 6
+"""Training steps that are played; the first 1 + max_staleness fill pipes and are not counted."""
+_WORTH_SAYING = 1.05
+"""A change is named if it makes a run this many times as fast."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of one run, at most: all episodes as long as they can be."""
+
+    env_steps_per_second: float
+    device_bound: float
+    """Env steps/s if the busiest device never waited."""
+    schedule_bound: float
+    """Env steps/s if nobody waited but for what the schedule makes them wait for."""
+    step_seconds: float
+    """Of a training step."""
+    busy: dict[str, float]
+    """Device to the share of the time in which it works."""
+
+    @property
+    def bottleneck(self) -> str:
+        return max(self.busy, key=lambda name: self.busy[name])
+
+
+@dataclass(frozen=True)
+class Change:
+    """Another setting, and how many times as fast the run is with it."""
+
+    option: str
+    factor: float
+    optimisation: bool
+    """It changes what is learned from, not speed alone."""
+
+
+def forecast(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int] | None = None) -> Forecast:
+    """Return what a run will do on the machine of a profile.
+
+    Args:
+        profile: latencies.
+        config: of the run.
+        specs: of the run.
+        slots: other sizes of slots than the run's.
+    """
+    scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
+    played = play(scheduler, world(profile, config, specs, slots or specs.slots))
+    counted = played.metrics[1 + specs.scheduler.max_staleness :]
+    seconds = sum(one["time/step_s"] for one in counted)
+    chunks = counted[-1]["env_steps"] - played.metrics[-len(counted) - 1]["env_steps"]
+    horizon, busiest = profile.horizon, max(played.devices.values())
+    device_bound = horizon * played.metrics[-1]["env_steps"] / busiest
+    schedule_bound = horizon * played.metrics[-1]["env_steps_per_second_run_schedule_bound"]
+    return Forecast(
+        env_steps_per_second=horizon * chunks / seconds,
+        device_bound=device_bound,
+        schedule_bound=min(schedule_bound, device_bound),
+        step_seconds=seconds / len(counted),
+        busy={name: one / played.seconds for name, one in played.devices.items() if one},
+    )
+
+
+def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int]) -> World:
+    """Return a run without numbers: its slots, units and devices, and what everything takes."""
+    steps = {rows: profile.chunk_steps(rows) for rows in set(slots)}
+    call, row = profile.line()
+    algo = specs.algo
+
+    def simulate(slot: int, step: int) -> float:
+        drawn = steps[slots[slot]]
+        return drawn[(31 * slot + step) % len(drawn)]
+
+    on_gpu = profile.device != "cpu"
+    threads = float(config.run.threads or min(8, profile.cores))
+
+    def on(kind: Kind, number: int) -> Sequence[tuple[str, float]]:
+        if kind == "simulator":
+            return [("gpu", 1.0)] if specs.sim.device == "gpu" and on_gpu else [("cores", 1.0)]
+        return [("gpu", 1.0)] if on_gpu else [("cores", threads)]
+
+    return World(
+        slots=slots,
+        unit=algo.unit,
+        window=algo.window,
+        group_size=algo.group_size,
+        units_per_step=specs.units_per_step,
+        steps=STEPS,
+        latency=Latency(
+            simulate=simulate,
+            reset=profile.reset,
+            generate_call=call,
+            generate_row=row,
+            train=lambda step: profile.train_sample * algo.passes * specs.samples_per_step,
+            snapshot=profile.snapshot,
+            offer=profile.offer,
+        ),
+        episode=lambda slot, number: specs.max_chunks,
+        batch_rows=config.run.batch_rows,
+        on=on,
+        capacities={"cores": float(profile.cores)},
+    )
+
+
+def changes(profile: Profile, config: RunConfig, specs: Specs) -> list[Change]:
+    """Return settings that would make the run faster, the best first: other schedulers, more or fewer slots."""
+    now = forecast(profile, config, specs).env_steps_per_second
+    found = []
+    for name in names("scheduler"):
+        if name == config.scheduler.name:
+            continue
+        try:
+            other = configs.read(configs.overridden(config.to_dict(), {"scheduler": {"use": name}}))
+            other_specs = check(other)
+        except ConfigError:
+            continue
+        speed = forecast(profile, other, other_specs).env_steps_per_second
+        found.append(Change(f"scheduler: {name}", speed / now, other_specs.scheduler.max_staleness > 0))
+    for count in (len(specs.slots) // 2, 2 * len(specs.slots)):
+        if not max(1, specs.scheduler.stages) <= count <= specs.num_envs:
+            continue
+        sizes = split(specs.num_envs, count)
+        speed = forecast(profile, config, replace(specs, slots=sizes), sizes).env_steps_per_second
+        found.append(Change(f"run.slots: {count}", speed / now, False))
+    worth = [one for one in found if one.factor >= _WORTH_SAYING and math.isfinite(one.factor)]
+    return sorted(worth, key=lambda one: (-one.factor, one.option))
+
+
+def plain_numbers(value: Forecast) -> dict[str, Any]:
+    """Return a forecast as JSON-able numbers."""
+    return {
+        "env_steps_per_second": value.env_steps_per_second,
+        "device_bound": value.device_bound,
+        "schedule_bound": value.schedule_bound,
+        "step_seconds": value.step_seconds,
+        "busy": value.busy,
+        "bottleneck": value.bottleneck,
+    }

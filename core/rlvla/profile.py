@@ -1,0 +1,153 @@
+"""What the parts of a run take on a machine: seconds of a chunk step, a batch, a sample, a publication. Plain JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from rlvla.configs import RunConfig, read_one
+from rlvla.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of each call, measured while nothing else ran.
+
+    ``rlvla profile`` writes one; a run's timeline holds one too, with calls that disturbed each other.
+    """
+
+    machine: str
+    """Cores and GPU."""
+    cores: int
+    """CPU cores that could be used."""
+    sim: str
+    """Name of the simulator plugin."""
+    model: str
+    """Name of the model plugin."""
+    horizon: int
+    """Actions in a chunk."""
+    device: str
+    """Of generator and trainer: ``cpu`` or ``cuda``."""
+    simulate: dict[int, tuple[float, ...]]
+    """Rows of a slot to seconds of single chunk steps of all of them."""
+    generate: dict[int, float]
+    """Rows of a batch to the median seconds of a call."""
+    reset: float
+    """Seconds of a reset, per row."""
+    train_sample: float
+    """Seconds of a forward and backward pass, per sample (chunk)."""
+    snapshot: float
+    """Seconds of copying the trainer's weights for a publication."""
+    offer: float
+    """Seconds of handing them to the generator."""
+    parameters: int = 0
+    """Of the model; 0: not known."""
+    trainable: int = 0
+    """Of these, trained ones."""
+
+    def line(self) -> tuple[float, float]:
+        """Return a and b of a call of n rows, a + b n seconds, by least squares, both at least 0."""
+        points = sorted(self.generate.items())
+        if len(points) == 1:
+            return 0.0, points[0][1] / points[0][0]
+        mean_n = sum(n for n, _ in points) / len(points)
+        mean_s = sum(s for _, s in points) / len(points)
+        spread = sum((n - mean_n) ** 2 for n, _ in points)
+        slope = max(0.0, sum((n - mean_n) * (s - mean_s) for n, s in points) / spread)
+        return max(0.0, mean_s - slope * mean_n), slope
+
+    def chunk_steps(self, rows: int) -> tuple[float, ...]:
+        """Return seconds of single chunk steps of a slot with ``rows``: those of the nearest measured number, scaled."""
+        near = min(self.simulate, key=lambda one: (abs(one - rows), one))
+        factor = self._mean_step(rows) / median(self.simulate[near])
+        return tuple(factor * one for one in self.simulate[near])
+
+    def _mean_step(self, rows: int) -> float:
+        points = sorted((n, median(some)) for n, some in self.simulate.items())
+        if len(points) == 1:
+            return points[0][1] * rows / points[0][0]
+        below = max((one for one in points[:-1] if one[0] <= rows), default=points[0])
+        above = points[points.index(below) + 1]
+        return max(1e-9, below[1] + (above[1] - below[1]) * (rows - below[0]) / (above[0] - below[0]))
+
+    def write(self, path: Path) -> None:
+        """Write JSON that :func:`read` takes."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+
+
+def read(path: str | Path) -> Profile:
+    """Return a profile from its file.
+
+    Raises:
+        ConfigError: no such file, or not a profile.
+    """
+    path = Path(path).expanduser()
+    try:
+        return read_one(Profile, json.loads(path.read_text()))
+    except OSError as error:
+        raise ConfigError(f"--profile {path}: {error.strerror}; `rlvla profile` writes one") from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"--profile {path}: not a profile: {error}; `rlvla profile` writes one") from error
+    except ConfigError as error:
+        raise ConfigError([f"--profile {path}: {problem}" for problem in error.problems]) from error
+
+
+def of_run(directory: Path) -> Profile:
+    """Return what a run's timeline says; calls there disturbed each other, so they are longer than alone.
+
+    Raises:
+        ConfigError: it has no timeline, or too short a one.
+    """
+    from rlvla import configs, tracing
+
+    config = configs.read(configs.read_file(directory / "config.yaml"))
+    spans = [one for one in tracing.read(directory) if one.step > 1]
+    by: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    for one in spans:
+        by[one.phase].append((one.rows, one.seconds))
+    if missing := [phase for phase in ("simulate", "generate", "train") if not by[phase]]:
+        raise ConfigError(
+            f"{directory}: its timeline shows no {' and no '.join(missing)} after the first training step"
+        )
+    samples: defaultdict[int, list[float]] = defaultdict(list)
+    batches: defaultdict[int, list[float]] = defaultdict(list)
+    for rows, seconds in by["simulate"]:
+        samples[rows].append(seconds)
+    for rows, seconds in by["generate"]:
+        batches[rows].append(seconds)
+    algo, model = config.algo.describe(), config.model.describe()
+    chunks = (
+        algo.window
+        if algo.unit == "window"
+        else algo.group_size * -(-config.sim.describe().max_episode_steps // model.horizon)
+    )
+    manifest = json.loads((directory / "manifest.json").read_text())
+    return Profile(
+        machine=str(manifest.get("machine", "the machine of the run")),
+        cores=int(manifest.get("cores", 1)),
+        sim=config.sim.name,
+        model=config.model.name,
+        horizon=model.horizon,
+        device=str(manifest.get("device", "cpu")),
+        simulate={rows: tuple(some[-200:]) for rows, some in samples.items()},
+        generate={rows: median(some) for rows, some in batches.items()},
+        reset=median([seconds / max(1, rows) for rows, seconds in by["reset"]] or [0.0]),
+        train_sample=median([seconds / (units * chunks * algo.passes) for units, seconds in by["train"] if units]),
+        snapshot=median([seconds for _, seconds in by["publish"]] or [0.0]),
+        offer=median([seconds for _, seconds in by["offer"]] or [0.0]),
+    )
+
+
+def mismatches(profile: Profile, config: RunConfig) -> list[str]:
+    """Say what a profile was measured with that a run does not have."""
+    wanted = {"sim": config.sim.name, "model": config.model.name, "horizon": config.model.describe().horizon}
+    return [
+        f"--profile: measured with {name} {getattr(profile, name)!r}, the run has {value!r}; measure it with `rlvla profile`"
+        for name, value in wanted.items()
+        if getattr(profile, name) != value
+    ]

@@ -1,0 +1,125 @@
+"""Profiles of a machine, and what a run will do with its time there."""
+
+import dataclasses
+import json
+
+import pytest
+
+import rlvla
+from rlvla import cli, configs, forecast, plan, profile
+from rlvla.checks import check
+from rlvla.profile import Profile
+
+MEASURED = Profile(
+    machine="4 CPU cores",
+    cores=4,
+    sim="fake",
+    model="fake",
+    horizon=3,
+    device="cuda",
+    simulate={1: (1.0,), 2: (2.0,)},
+    generate={1: 0.5, 2: 1.0, 4: 2.0},
+    reset=0.0,
+    train_sample=0.25,
+    snapshot=0.0,
+    offer=0.0,
+)
+
+
+def recipe(scheduler="sync", stages=None, **run):
+    return {
+        "sim": {"use": "fake", "num_envs": 4},
+        "model": {"use": "fake"},
+        "algo": {"use": "ppo", "window": 3, "passes": 1, "minibatch_size": None},
+        "scheduler": {"use": scheduler, **({"stages": stages} if stages else {})},
+        "run": {"slots": 2, "device": "cpu", "steps": 10, **run},
+    }
+
+
+def forecast_of(measured=MEASURED, **changes):
+    config = configs.read(recipe(**changes))
+    return forecast.forecast(measured, config, check(config))
+
+
+def test_the_line_of_a_batch_and_the_steps_of_a_slot():
+    assert MEASURED.line() == (pytest.approx(0.0), pytest.approx(0.5))
+    other = dataclasses.replace(MEASURED, generate={1: 3.0, 3: 5.0}, simulate={2: (4.0, 6.0, 5.0), 4: (9.0,)})
+    assert other.line() == (pytest.approx(2.0), pytest.approx(1.0))
+    assert other.chunk_steps(3) == pytest.approx((5.6, 8.4, 7.0))  # 5 s of two and 9 s of four: 7 s of three
+    assert other.chunk_steps(8) == pytest.approx((17.0,))
+
+
+def test_forecasts_by_hand():
+    """Windows of 3 chunks in 4 environments: sync plays 3 x (a batch of four 2 s + slots of two 2 s), and trains 12 x 0.25 s."""
+    found = forecast_of()
+    assert found.step_seconds == pytest.approx(15.0)
+    assert found.env_steps_per_second == pytest.approx(12 * 3 / 15)
+    assert found.busy["gpu"] == pytest.approx((6 + 3) / 15)
+    assert found.busy["cores"] == pytest.approx(3 * 2 * 2 / 4 / 15)
+    assert found.device_bound == pytest.approx(12 * 3 / 9)
+    assert found.bottleneck == "gpu"
+    # a second slot generates while the first simulates: 1 + 2 + 1 + 2 + 1 + 2 for the first, one more for the second
+    assert forecast_of(scheduler="hybrid", stages=2).step_seconds == pytest.approx(10.0 + 3.0)
+
+
+def test_on_one_cpu_everything_shares_the_cores():
+    found = forecast_of(dataclasses.replace(MEASURED, device="cpu", cores=1), threads=1)
+    assert found.busy == {"cores": pytest.approx(1.0)}
+    assert found.step_seconds == pytest.approx(3 * (2 + 4) + 3)
+
+
+def test_what_is_faster_is_named_apart(capsys):
+    config = configs.read(recipe())
+    text = plan.text(config, check(config), MEASURED)
+    speed, other = (line for line in text.splitlines() if line.startswith("faster"))
+    assert "speed alone" in speed
+    assert "hybrid (" in speed
+    assert "full-async" not in speed
+    assert "what is learned from" in other
+    assert "full-async (" in other
+    assert "to the end" in text
+
+
+def test_files_that_say_nothing_about_the_run_are_refused(tmp_path, capsys):
+    file, lines = tmp_path / "profile.json", tmp_path / "recipe.yaml"
+    MEASURED.write(file)
+    assert profile.read(file) == MEASURED
+    lines.write_text(json.dumps(recipe()))
+    assert cli.main(["plan", str(lines), "--profile", str(file)]) == 0
+    assert "env steps/s; at most" in capsys.readouterr().out
+    assert cli.main(["plan", str(lines)]) == 0
+    assert "measure with `rlvla profile`" in capsys.readouterr().out
+    for change, words in (
+        ({"model": "openvla"}, "measured with model 'openvla', the run has 'fake'"),
+        ({"horizon": 8}, "measured with horizon 8, the run has 3"),
+        ({"cores": "many"}, "cores: got 'many'"),
+    ):
+        (tmp_path / "other.json").write_text(json.dumps({**dataclasses.asdict(MEASURED), **change}))
+        assert cli.main(["plan", str(lines), "--profile", str(tmp_path / "other.json")]) == 2
+        assert words in capsys.readouterr().err
+    (tmp_path / "torn.json").write_text('{"machine": ')
+    assert cli.main(["plan", str(lines), "--profile", str(tmp_path / "torn.json")]) == 2
+    assert "not a profile" in capsys.readouterr().err
+    assert cli.main(["plan", str(lines), "--profile", str(tmp_path / "none.json")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_a_machine_is_measured_and_a_run_is_a_measurement_too(tmp_path, capsys):
+    lines, file = tmp_path / "recipe.yaml", tmp_path / "profile.json"
+    lines.write_text(json.dumps(recipe()))
+    assert cli.main(["profile", str(lines), "--output", str(file), "--repeats", "2"]) == 0
+    measured = profile.read(file)
+    assert (measured.sim, measured.model, measured.horizon) == ("fake", "fake", 3)
+    assert sorted(measured.simulate) == [1, 2]
+    assert [len(some) for some in measured.simulate.values()] == [2, 2]
+    assert sorted(measured.generate) == [1, 2, 4]
+    options = {"directory": str(tmp_path), "name": "run", "steps": 4, "without": ["tensorboard", "display", "report"]}
+    source = recipe()
+    with rlvla.build(**{**source, "run": {**source["run"], **options}}) as run:
+        run.train()
+    played = profile.of_run(run.directory)
+    assert sorted(played.simulate) == [2]
+    assert sorted(played.generate) == [4]
+    assert cli.main(["plan", str(lines), "--like", str(run.directory)]) == 0
+    assert "env steps/s; at most" in capsys.readouterr().out
+    assert cli.main(["plan", str(lines), "--like", str(run.directory), "--profile", str(file)]) == 2
