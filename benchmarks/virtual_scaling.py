@@ -50,7 +50,7 @@ SAMPLE_S, PASSES, MINIBATCH = 0.0056, 2, 64
 BYTES, LATENCY_S, INSIDE, BETWEEN = 2.1e9, 10e-6, 330e9, 50e9
 SNAPSHOT_S = 0.02
 CONTROLLER_S = {4: 0.00057, 8: 0.00065, 16: 0.00083, 32: 0.00089}
-STEPS, WARM_UP = 6, 2
+STEPS, WARM_UP = 5, 2
 GENERATOR_SHARE, TRAINER_SHARE = 1.0, 1.0
 
 
@@ -213,9 +213,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 SIZES = (8, 16, 32, 64, 128, 256)
 STUDIES = {
-    **{("full-async", rows): SIZES for rows in (4, 8, 16, 32)},
-    **{(use, 16): (8, 64, 256) for use in ("sync", "async-rollout", "hybrid")},
+    ("full-async", 16): SIZES,
+    ("full-async", 4): (8, 64, 256),
+    ("full-async", 8): (8, 256),
+    ("full-async", 32): (8, 256),
+    **{(use, 16): (8, 256) for use in ("sync", "async-rollout", "hybrid")},
 }
+"""GPUs, by scheduler and rows of a slot."""
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import logging
 import sys
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -195,6 +196,14 @@ def test_hiccups_few_samples_and_tiny_steps_are_not_slowness():
     assert slowness({"a": steady, "b": [5.0] * 15}) == {}
     assert slowness({"a": steady}) == {}
     assert max(slowness({"a": [0.0005] * 20, "b": [0.005] * 20}).values()) < 4
+
+
+@given(means=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=9))
+def test_a_worker_is_compared_with_the_median_of_the_others(means):
+    ratios = slowness({f"sim-{number}": [mean] * 20 for number, mean in enumerate(means)})
+    for number, mean in enumerate(means):
+        others = [one for other, one in enumerate(means) if other != number]
+        assert ratios[f"sim-{number}"] == pytest.approx(mean / median(others))
 
 
 # ---- histograms -----------------------------------------------------------------------------------------------------
