@@ -413,7 +413,9 @@ OURS = {
     EASED[1]: Variant(lambda: FullAsyncScheduler(FullAsyncConfig(max_staleness=2)), versions=9),
 }
 WITHOUT = {
-    "versions that overlap (a barrier after each, as in aa)": Variant(lambda: RlVla3("aa", ordered=False), waves_a_step=1),
+    "versions that overlap (a barrier after each, as in aa)": Variant(
+        lambda: RlVla3("aa", ordered=False), waves_a_step=1
+    ),
     "service out of order (strict rounds, own generator, one request a call)": Variant(
         lambda: InOrder(FullAsyncConfig()), own_generator=True
     ),

@@ -280,7 +280,9 @@ class FakeSimulatorActor:
                 self._left[row] = 0
                 ended.append(Ended(row, False, False, False, 1, 0.0))
         cpu_seconds = seconds * self._place.core_share
-        receipt = StepReceipt(self._slot, len(rows), tuple(ended), took + alone, began_ns=began, cpu_seconds=cpu_seconds)
+        receipt = StepReceipt(
+            self._slot, len(rows), tuple(ended), took + alone, began_ns=began, cpu_seconds=cpu_seconds
+        )
         return receipt, None, None
 
 
