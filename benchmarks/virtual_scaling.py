@@ -74,12 +74,12 @@ def chunk_seconds(slots: int) -> list[list[float]]:
     return [(mean * one.lognormal(-(JITTER**2) / 2, JITTER, DRAWS)).tolist() for one in streams]
 
 
-def cluster(gpus: int, slot_rows: int, controller_s: float, steps: int = STEPS) -> World:
+def cluster(gpus: int, slot_rows: int, controller_s: float, minibatch: int = MINIBATCH) -> World:
     """Return a world of so many GPUs; a training step takes one window of each environment."""
     slots = gpus * ENVS // slot_rows
     seconds = chunk_seconds(slots)
     samples = ENVS * WINDOW * PASSES
-    training = samples * SAMPLE_S + samples / MINIBATCH * all_reduce_seconds(gpus)
+    training = samples * SAMPLE_S + samples / minibatch * all_reduce_seconds(gpus)
 
     def on(kind: str, number: int) -> list[tuple[str, float]]:
         if kind == "generator":
@@ -94,7 +94,7 @@ def cluster(gpus: int, slot_rows: int, controller_s: float, steps: int = STEPS) 
         controller_s=controller_s,
         window=WINDOW,
         units_per_step=gpus * ENVS,
-        steps=steps,
+        steps=STEPS,
         latency=Latency(
             simulate=lambda slot, step: seconds[slot][step % DRAWS],
             generate_call=CALL_S,
@@ -149,12 +149,15 @@ def call_seconds(slot_rows: int, free: dict[str, float]) -> float:
     return CONTROLLER_S[slot_rows] / (1 + slot_rows / free["batch_rows"])
 
 
-def study(use: str, slot_rows: int, sizes: Sequence[int]) -> dict[str, Any]:
+def study(
+    use: str, slot_rows: int, sizes: Sequence[int], minibatch: int = MINIBATCH, free_controller: bool = False
+) -> dict[str, Any]:
     """Return a scheduler's rates on slots of so many rows, by GPUs."""
-    free = rate(use, cluster(8, slot_rows, 0.0))
+    free = rate(use, cluster(8, slot_rows, 0.0, minibatch))
+    call_s = 0.0 if free_controller else call_seconds(slot_rows, free)
     rows = {}
     for gpus in sizes:
-        found: dict[str, Any] = rate(use, cluster(gpus, slot_rows, call_seconds(slot_rows, free)))
+        found: dict[str, Any] = rate(use, cluster(gpus, slot_rows, call_s, minibatch))
         found["efficiency"] = found["env_steps_per_second"] / gpus / (free["env_steps_per_second"] / 8)
         rows[str(gpus)] = found
         print(f"{use}, slots of {slot_rows}, {gpus} GPUs", json.dumps(found), flush=True)
@@ -212,14 +215,35 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 SIZES = (8, 16, 32, 64, 128, 256)
-STUDIES = {
-    ("full-async", 16): SIZES,
-    ("full-async", 4): (8, 64, 256),
-    ("full-async", 8): (8, 256),
-    ("full-async", 32): (8, 256),
-    **{(use, 16): (8, 256) for use in ("sync", "async-rollout", "hybrid")},
+STUDIES: dict[str, dict[str, Any]] = {
+    "full-async, slots of 16": {"use": "full-async", "slot_rows": 16, "sizes": SIZES},
+    "full-async, slots of 4": {"use": "full-async", "slot_rows": 4, "sizes": (8, 64, 256)},
+    "full-async, slots of 8": {"use": "full-async", "slot_rows": 8, "sizes": (8, 256)},
+    "full-async, slots of 32": {"use": "full-async", "slot_rows": 32, "sizes": (8, 256)},
+    "full-async, slots of 16, controller free": {
+        "use": "full-async",
+        "slot_rows": 16,
+        "sizes": (8, 256),
+        "free_controller": True,
+    },
+    "full-async, slots of 16, minibatches of 256": {
+        "use": "full-async",
+        "slot_rows": 16,
+        "sizes": (8, 256),
+        "minibatch": 256,
+    },
+    **{
+        f"{use}, slots of 16": {"use": use, "slot_rows": 16, "sizes": (8, 256)}
+        for use in ("sync", "async-rollout", "hybrid")
+    },
 }
-"""GPUs, by scheduler and rows of a slot."""
+
+
+def write(result: dict[str, Any], output: Path) -> None:
+    """Write a result, and its page and picture beside it."""
+    output.write_text(json.dumps(result, indent=1) + "\n")
+    output.with_suffix(".md").write_text(markdown(result, f"{output.stem}.png"))
+    draw(result, output.with_suffix(".png"))
 
 
 def main() -> None:
@@ -235,14 +259,12 @@ def main() -> None:
         "simulated": True,
         "machine": f"{os.cpu_count()}-core {platform.machine()} CPU",
         "controller_s": CONTROLLER_S,
-        "studies": {f"{use}, slots of {rows}": study(use, rows, sizes) for (use, rows), sizes in STUDIES.items()},
+        "studies": {name: study(**one) for name, one in STUDIES.items()},
     }
-    page = markdown(result, f"{arguments.output.stem}.png" if arguments.output else "")
-    print(page)
     if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=1) + "\n")
-        arguments.output.with_suffix(".md").write_text(page)
-        draw(result, arguments.output.with_suffix(".png"))
+        write(result, arguments.output)
+    else:
+        print(markdown(result, ""))
 
 
 if __name__ == "__main__":
