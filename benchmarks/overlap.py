@@ -36,6 +36,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "async-rollout": {"use": "async-rollout"},
     "full-async, staleness 0": {"use": "full-async", "max_staleness": 0},
     "full-async, staleness 1": {"use": "full-async", "max_staleness": 1},
+    "hybrid": {"use": "hybrid"},
 }
 CHUNK_S = np.random.default_rng(0).lognormal(np.log(0.2), 0.4, (SLOTS, 997))
 """Seconds of a chunk step, by slot and step: long tails, as simulators have."""
