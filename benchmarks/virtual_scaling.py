@@ -187,6 +187,19 @@ def markdown(result: dict[str, Any], picture: str) -> str:
                 f"| {use} | {rows} | {gpus} | {one['env_steps_per_second'] / int(gpus):.1f} | {one['efficiency']:.3f} | "
                 f"{one['controller_busy']:.2f} | {one['batch_rows']:.1f} | {one['cpu_s']:.1f} |"
             )
+    largest = {name: found["gpus"]["256"] for name, found in result["studies"].items() if "256" in found["gpus"]}
+    worst = largest["full-async, slots of 4"]
+    lines += [
+        "",
+        f"At 256 GPUs the limit is the controller: busy {100 * worst['controller_busy']:.0f} % of the time with slots of 4 "
+        f"({worst['efficiency']:.3f}). Larger slots mean fewer calls: slots of 16 reach "
+        f"{largest['full-async, slots of 16']['efficiency']:.3f}, of 32 {largest['full-async, slots of 32']['efficiency']:.3f}. "
+        f"With a controller that costs nothing slots of 16 would reach "
+        f"{largest['full-async, slots of 16, controller free']['efficiency']:.3f}; with fewer all-reduces, by minibatches of 256 "
+        f"chunks a GPU, {largest['full-async, slots of 16, minibatches of 256']['efficiency']:.3f}. In lockstep (sync, and stages of "
+        "hybrid) every phase waits for the controller's calls for all slots, and for the slowest of more slots. Largest simulation: "
+        f"256 GPUs, 8192 environments, {STEPS} training steps in {max(one['cpu_s'] for one in largest.values()):.0f} s of CPU.",
+    ]
     return "\n".join([*lines, "", f"![Efficiency by GPUs]({picture})", ""])
 
 
