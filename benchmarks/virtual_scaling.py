@@ -195,8 +195,8 @@ def markdown(result: dict[str, Any], picture: str) -> str:
         f"({worst['efficiency']:.3f}). Larger slots mean fewer calls: slots of 16 reach "
         f"{largest['full-async, slots of 16']['efficiency']:.3f}, of 32 {largest['full-async, slots of 32']['efficiency']:.3f}. "
         f"With a controller that costs nothing slots of 16 would reach "
-        f"{largest['full-async, slots of 16, controller free']['efficiency']:.3f}; with fewer all-reduces, by minibatches of 256 "
-        f"chunks a GPU, {largest['full-async, slots of 16, minibatches of 256']['efficiency']:.3f}. In lockstep (sync, and stages of "
+        f"{largest['full-async, slots of 16, controller free']['efficiency']:.3f}; fewer all-reduces, by minibatches of 256 "
+        f"chunks a GPU, do not help ({largest['full-async, slots of 16, minibatches of 256']['efficiency']:.3f}). In lockstep (sync, and stages of "
         "hybrid) every phase waits for the controller's calls for all slots, and for the slowest of more slots. Largest simulation: "
         f"256 GPUs, 8192 environments, {STEPS} training steps in {max(one['cpu_s'] for one in largest.values()):.0f} s of CPU.",
     ]
