@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlvla.histograms import Histogram, summary
@@ -148,9 +148,18 @@ def test_a_long_run_reaches_its_schedule_bound(simulate_s, train_s, step_s):
     assert 0.97 <= last["time/run_overlap_efficiency"] <= 1.001
 
 
+ONE_STAGE_A_DEVICE = World(  # one generator; while a device simulates, the other's chunk is chosen
+    on=lambda kind, number: [(f"gpu-{number}", 1.0)] if kind == "simulator" else [],
+    window=1,
+    steps=1,
+    latency=Latency(generate_row=0.5, train=lambda step: 1.0),
+)
+
+
 @pytest.mark.parametrize("name", SCHEDULERS)
 @settings(deadline=None, max_examples=40)
 @given(world=worlds())
+@example(world=ONE_STAGE_A_DEVICE)
 def test_no_run_is_faster_than_its_bounds(name, world):
     played = play(scheduler(name), world)
     longest = max((span.seconds for span in played.spans), default=0.0)
