@@ -30,6 +30,18 @@ def test_a_recipe_fits_together(file):
         assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("examples/openvla-oft_*.py")), ids=lambda file: file.stem)
+def test_a_recipe_of_openvla_oft_fits_a_checkpoint(file, tmp_path):
+    tiny = pytest.importorskip("rlvla_model_openvla_oft.tiny")
+    recipe = configs.read_file(file)
+    key = recipe["model"]["unnorm_key"]
+    tiny.write(tmp_path, data_sets=(key if key == "tiny" else f"{key}_no_noops", "other"))
+    config = configs.read(overridden(recipe, {"model": {"path": str(tmp_path)}}))
+    check(config)
+    for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
+        assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
+
+
 def test_cells_of_the_learning_benchmark_fit_and_differ():
     module = benchmark()
     seen = []

@@ -1,0 +1,187 @@
+"""OpenVLA-OFT: two vision towers, a projector and Llama 2, all action tokens of a chunk decoded at once.
+
+Reads and writes the public checkpoint folders (sharded safetensors, tokenizer, ``dataset_statistics.json``) without their
+remote code. Sources: Kim et al. 2024, arXiv:2406.09246 (OpenVLA); Kim et al. 2025, arXiv:2502.19645 (OFT).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+import rlvla
+from rlvla.errors import CheckpointError, ConfigError
+from rlvla.specs import ModelSpec, Role
+from rlvla_model_openvla_oft.header import Header, read_header
+from rlvla_model_openvla_oft.hub import located
+
+if TYPE_CHECKING:
+    from rlvla_model_openvla_oft.model import OpenVlaOftModel
+
+__version__ = "0.1.0"
+__all__ = ["OpenVlaOftConfig", "describe", "plugin"]
+
+LLM_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@rlvla.config
+class OpenVlaOftConfig:
+    """OpenVLA-OFT (and plain OpenVLA): a 7B vision-language-action model in its public checkpoint format."""
+
+    path: str | None = None
+    """Checkpoint folder, or ``org/name@revision`` on the model hub; a folder with a LoRA adapter alone names its base."""
+    unnorm_key: str | None = None
+    """Data set in the checkpoint's statistics whose ranges actions and state are scaled with (``_no_noops`` is added where
+    only that exists); None: the only one there is."""
+    normalisation: Literal["q99", "bounds"] = "q99"
+    """Statistics that were scaled to [-1, 1]: 1st and 99th percentile, or least and greatest."""
+    cameras: tuple[Role, ...] = ("primary",)
+    """Roles of the pictures, one to three, in the checkpoint's order."""
+    mirrored: bool | None = None
+    """The checkpoint saw left and right exchanged; pictures of a simulator that shows them otherwise are mirrored. None: as
+    the simulator gives them."""
+    proprio: bool = False
+    """Reads the robot's state (the checkpoint needs a proprio projector)."""
+    horizon: Annotated[int, Ge(1), Le(64)] = 8
+    """Actions in a chunk: what the checkpoint was trained with (LIBERO 8, two-arm ALOHA 25, Bridge 5)."""
+    decoding: Literal["parallel", "autoregressive"] = "parallel"
+    """All tokens of a chunk at once with attention in both directions (OFT), or one after another with causal attention
+    (plain OpenVLA; ``horizon`` 1)."""
+    head: Literal["tokens", "l1"] = "tokens"
+    """256 tokens for each action dimension, or the continuous L1 head with a Gaussian around what it says."""
+    gaussian: Literal["fixed", "learned"] = "fixed"
+    """Standard deviation around the L1 head's actions: ``gaussian_std``, or learned from there, one for each dimension."""
+    gaussian_std: Annotated[float, Gt(0), Le(2)] = 0.1
+    """Standard deviation, in normalised actions ([-1, 1])."""
+    preset: Literal["openvla-oft", "rlinf", "simplevla-rl"] = "openvla-oft"
+    """Code base whose checkpoints these are; decides what the next five leave at None."""
+    jpeg: bool | None = None
+    """Pictures first become what a JPEG file of quality 95 would make of them, as training pictures were. rlinf: no."""
+    resize: Literal["lanczos", "bicubic"] | None = None
+    """Filter that scales pictures to the towers' size. rlinf: bicubic, else lanczos."""
+    center_crop: bool | None = None
+    """Then cut out the centre, 0.9 of the area, and scale it up (what random crops in training ask for). rlinf: no."""
+    stop_token: bool | None = None
+    """The end-of-text token follows the action slots. rlinf: no."""
+    temperature: Annotated[float, Gt(0)] | None = None
+    """Of the token distribution, in acting and training alike. openvla-oft: 1, else 1.6."""
+    top_k: Annotated[int, Ge(1), Le(256)] | None = None
+    """Sample from the most likely tokens alone; which they were is kept, and log-probs are within them."""
+    prompt_tokens: Annotated[int, Ge(8)] | None = None
+    """Pad every prompt to this many tokens, so that shapes and bits do not depend on who shares a batch; None: not at
+    all where those of a batch are of equal length, else to the longest (and to a multiple of 8)."""
+    action_unit: Literal["normalised", "si"] = "normalised"
+    """Of the checkpoint's position and rotation deltas: the simulator's normalised range, or metres and radians."""
+    rotation: Literal["axis_angle", "euler_xyz"] = "axis_angle"
+    """Form of the checkpoint's rotation deltas."""
+    gripper_range: tuple[float, float] = (0.0, 1.0)
+    """Ends of the checkpoint's gripper action."""
+    gripper_closes_at: Literal["low", "high"] = "low"
+    """End of ``gripper_range`` that closes the fingers."""
+    gripper_binary: bool = True
+    """Open or close entirely, never in between."""
+    tune: Literal["lora", "full", "heads"] = "lora"
+    """What training changes, besides the value head and the L1 head: adapters, all weights, or nothing else."""
+    tune_vision: bool = False
+    """Adapters (or training) in the vision towers and the projector too."""
+    lora_rank: Annotated[int, Ge(1)] = 32
+    """Rank of the adapters."""
+    lora_alpha: Annotated[float, Gt(0)] | None = None
+    """Adapters are scaled by this over the rank; None: by 1."""
+    lora_targets: tuple[str, ...] = LLM_LINEARS
+    """Last part of the names of layers that get adapters (with ``tune_vision`` also ``qkv``, ``proj``, ``fc1``, ``fc2``,
+    ``fc3``, ``q``, ``kv``; ``lm_head`` too may be named)."""
+    dtype: Literal["bf16", "fp32"] = "bf16"
+    """Of frozen weights and of all products; what is trained, log-probs and values are fp32."""
+    recompute: bool = False
+    """Keep no activations of Llama's layers for the backward pass: less memory, about a third more time."""
+    keep_vision: bool = False
+    """Keep projected pictures of each chunk in host memory, so that training need not compute them again (bf16: 2 MB a
+    picture at full size); only while nothing in them is trained."""
+    rollout: Literal["same", "fp8"] = "same"
+    """Products of Llama's layers while acting. FP8 costs a quantised copy (6.5 GB) and differs from what training computes
+    (see ``train/generator_gap``); ``algo.proximal: recompute`` centres ratios on training's own log-probs."""
+    fuse: bool = True
+    """On a GPU, compile the element-wise parts (norms, rotary positions, SwiGLU); costs half a minute at the start."""
+    graphs: bool = True
+    """On a GPU, act by CUDA graphs for batch shapes where they are measured to be faster."""
+
+
+def describe(config: OpenVlaOftConfig) -> ModelSpec:
+    """Return what the policy needs and gives, from the JSON files of its checkpoint.
+
+    Raises:
+        ConfigError: settings that contradict each other or the checkpoint, all of them.
+        CheckpointError: no such checkpoint, of another model, or damaged.
+    """
+    return spec_of(config, header_of(config))
+
+
+def header_of(config: OpenVlaOftConfig) -> Header:
+    """Return what the configured checkpoint says of itself."""
+    if config.path is None:
+        raise ConfigError(
+            "model.path: missing; wanted a folder with an OpenVLA checkpoint, or 'org/name@revision' on the model hub"
+        )
+    header = read_header(located(config.path, headers_only=True))
+    if Path(config.path).expanduser().is_dir() and (missing := header.missing_shards()):
+        raise CheckpointError(f"{header.folder} lacks {', '.join(missing)}, named in its index: download it again")
+    return header
+
+
+def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
+    """Return the spec for a checkpoint that was read already."""
+    problems = _contradictions(config) + _adapter_misfits(config, header)
+    action_dim: int | None = None
+    try:
+        statistics = header.statistics(config.unnorm_key, config.normalisation, state=config.proprio)
+        action_dim = len(statistics.low)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return ModelSpec(
+        horizon=config.horizon,
+        tokens_per_action=None,
+        cameras=config.cameras,
+        state=config.proprio,
+        action_dim=action_dim,
+        entropy=config.head == "tokens" or config.gaussian == "learned",
+    )
+
+
+def _contradictions(config: OpenVlaOftConfig) -> list[str]:
+    problems = []
+    if not 1 <= len(config.cameras) <= 3 or len(set(config.cameras)) < len(config.cameras):
+        problems.append(f"model.cameras: got {config.cameras}, wanted one to three roles, each once")
+    if config.decoding == "autoregressive" and (config.horizon != 1 or config.head != "tokens"):
+        problems.append(
+            f"model.decoding: autoregressive gives one action of tokens: set model.horizon to 1 (got {config.horizon}) and "
+            f"model.head to 'tokens' (got {config.head!r})"
+        )
+    if config.gripper_range[0] >= config.gripper_range[1]:
+        problems.append(f"model.gripper_range: got {config.gripper_range}, wanted a lower and an upper end")
+    if config.tune == "lora" and not config.lora_targets:
+        problems.append("model.lora_targets: empty; name layers, or set model.tune to 'heads'")
+    return problems
+
+
+def _adapter_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
+    if header.adapter is None:
+        return []
+    if config.tune != "lora":
+        return [
+            f"model.tune: got {config.tune!r}, but {header.adapter} holds a LoRA adapter: 'lora', or merge it first"
+        ]
+    if config.lora_rank != header.adapter_rank:
+        return [
+            f"model.lora_rank: got {config.lora_rank}, the adapter in {header.adapter} has rank {header.adapter_rank}"
+        ]
+    return []
+
+
+plugin: rlvla.Plugin[OpenVlaOftConfig, OpenVlaOftModel] = rlvla.Plugin(
+    config=OpenVlaOftConfig, target="rlvla_model_openvla_oft.model:OpenVlaOftModel", describe=describe
+)

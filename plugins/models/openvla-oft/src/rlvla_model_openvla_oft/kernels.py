@@ -1,0 +1,90 @@
+"""Element-wise parts between the matrix products; on a GPU each is compiled into one kernel.
+
+Eager they read and write every activation several times, which took a third of the forward pass (one H200, batch 32).
+
+Letters: R rows and tokens (one dimension, so that few shapes are compiled for), D features, Z features of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@cache
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled for any number of rows; other sizes are constants of its kernels.
+
+    With those variable too, kernels spent most of their time on dividing indices by them (one H200).
+    """
+    compiled = torch.compile(function, dynamic=False)
+
+    def call(*arguments: Any) -> Any:
+        for one in arguments:
+            if isinstance(one, Tensor) and one.ndim > 1:
+                torch._dynamo.maybe_mark_dynamic(one, 0)
+        return compiled(*arguments)
+
+    return call
+
+
+def rms_norm(x_RD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    """Return ``x / rms(x) * weight``, computed in fp32."""
+    wide = x_RD.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight_D.float()).to(x_RD.dtype)
+
+
+def add_rms_norm(x_RD: Tensor, delta_RD: Tensor, weight_D: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return ``x + delta``, and its norm."""
+    total = x_RD + delta_RD
+    return total, rms_norm(total, weight_D, eps)
+
+
+def add_layer_norm(
+    x_RD: Tensor, delta_RD: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``x + delta``, and its norm in fp32, rounded once."""
+    total = x_RD + delta_RD
+    wide = total.float()
+    centred = wide - wide.mean(-1, keepdim=True)
+    scaled = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return total, (scaled * weight_D.float() + bias_D.float()).to(x_RD.dtype)
+
+
+def add_scaled_layer_norm(
+    x_RD: Tensor, delta_RD: Tensor, scale_D: Tensor, weight_D: Tensor, bias_D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``x + scale * delta`` (layer scale), and its norm."""
+    return add_layer_norm(x_RD, delta_RD * scale_D.to(delta_RD.dtype), weight_D, bias_D, eps)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return the rotary position embedding of ``[R, heads, Z]``.
+
+    Args:
+        x: query or key.
+        cos: fp32 ``[R, 1, 1, Z / 2]``.
+        sin: fp32 ``[R, 1, 2, Z / 2]``, negative for the first half: so each half is itself times one number and the other
+            half times another, which needs no concatenation, forwards or backwards.
+    """
+    halves = x.float().unflatten(-1, (2, -1))
+    turned: Tensor = halves * cos + halves.flip(-2) * sin
+    return turned.flatten(-2).to(x.dtype)
+
+
+def split_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return query and key of ``[R, 3, heads, Z]`` rotated, and value: one kernel, so that its gradient is one too."""
+    q, k, v = qkv.unbind(1)
+    return rotate(q, cos, sin), rotate(k, cos, sin), v.clone()
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """Return ``silu(gate) * up`` of both beside each other."""
+    gate, up = gate_up.chunk(2, -1)
+    return (F.silu(gate.float()) * up.float()).to(gate_up.dtype)

@@ -1,0 +1,216 @@
+"""Llama 2 for one forward pass over embeddings that are made elsewhere, under transformers' parameter names.
+
+Stacked query-key-value and gate-up products, fused element-wise parts, attention without a mask where all rows have equal
+lengths, and no more than the wanted positions in the last layer, of which only keys and values need all the others.
+
+Letters: N rows, S tokens, R = N * S, W wanted tokens, D features, Z features of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rlvla_model_openvla_oft import kernels
+from rlvla_model_openvla_oft.header import LlamaShape
+from rlvla_model_openvla_oft.linear import pack, project
+from rlvla_model_openvla_oft.towers import Run
+
+Past = list[tuple[Tensor, Tensor]]
+"""Keys and values of each layer, ``[N, heads, S, Z]``."""
+
+
+class RmsNorm(nn.Module):
+    """Holds the weight; computed in :mod:`rlvla_model_openvla_oft.kernels`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+
+class LlamaAttention(nn.Module):
+    """Holds the products around attention."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        width = shape.hidden_size
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, width, bias=False)
+        self.v_proj = nn.Linear(width, width, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+
+
+class LlamaMlp(nn.Module):
+    """Holds the products around SwiGLU."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        width, hidden = shape.hidden_size, shape.intermediate_size
+        self.gate_proj = nn.Linear(width, hidden, bias=False)
+        self.up_proj = nn.Linear(width, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+
+
+class LlamaLayer(nn.Module):
+    """A decoder layer. It takes and returns the residual stream and what is still to be added to it, so that adding and
+    the norm after it are one kernel."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.self_attn = LlamaAttention(shape)
+        self.mlp = LlamaMlp(shape)
+        self.input_layernorm = RmsNorm(shape.hidden_size)
+        self.post_attention_layernorm = RmsNorm(shape.hidden_size)
+        self._heads, self._eps = shape.num_attention_heads, shape.rms_norm_eps
+
+    def pack(self) -> bool:
+        """Put weights that are multiplied together beside each other; says whether any moved."""
+        moved = [pack(stack) for stack in self.stacks()]
+        return any(moved)
+
+    def stacks(self) -> list[list[nn.Module]]:
+        """Return the linear layers, those that read one input together."""
+        attention, mlp = self.self_attn, self.mlp
+        qkv: list[nn.Module] = [attention.q_proj, attention.k_proj, attention.v_proj]
+        return [qkv, [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
+
+    def forward(
+        self,
+        x_RD: Tensor,
+        delta_RD: Tensor | None,
+        rows: int,
+        turn: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        wanted: slice | None,
+        past: tuple[Tensor, Tensor] | None,
+        run: Run,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Return the residual stream, SwiGLU's output (:meth:`down` of it is to be added), and keys and values.
+
+        Args:
+            x_RD: tokens of all rows, one row after another.
+            delta_RD: likewise; None: nothing.
+            rows: N.
+            turn: cosine and sine of positions.
+            mask: bool, which keys a query sees; None: all.
+            wanted: places whose result is of use; None: all.
+            past: keys and values before these tokens.
+            run: makes a kernel of an element-wise function.
+        """
+        attention, weight = self.self_attn, self.input_layernorm.weight
+        if delta_RD is None:
+            normed = run(kernels.rms_norm)(x_RD, weight, self._eps)
+        else:
+            x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, weight, self._eps)
+        rotate = run(kernels.rotate)
+        if wanted is None:
+            qkv = project(normed, attention.q_proj, attention.k_proj, attention.v_proj)
+            qkv = qkv.unflatten(-1, (3, self._heads, -1))
+            if torch.is_grad_enabled():
+                q, k, v = run(kernels.split_rotate)(qkv, *turn)
+            else:
+                q, k, v = rotate(qkv[:, 0], *turn), rotate(qkv[:, 1], *turn), qkv[:, 2]
+        else:
+            k, v = project(normed, attention.k_proj, attention.v_proj).unflatten(-1, (2, self._heads, -1)).unbind(1)
+            x_RD, normed = _places(x_RD, rows, wanted), _places(normed, rows, wanted)
+            q = project(normed, attention.q_proj).unflatten(-1, (self._heads, -1))
+            q, k = rotate(q, _places(turn[0], rows, wanted), _places(turn[1], rows, wanted)), rotate(k, *turn)
+            mask = mask[..., wanted, :] if mask is not None and mask.shape[-2] > 1 else mask
+        q, k, v = (one.unflatten(0, (rows, -1)).transpose(1, 2) for one in (q, k, v))
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        delta_RD = project(attended.transpose(1, 2).flatten(2).flatten(0, 1), attention.o_proj)
+        x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, self.post_attention_layernorm.weight, self._eps)
+        return x_RD, run(kernels.swiglu)(project(normed, self.mlp.gate_proj, self.mlp.up_proj)), (k, v)
+
+    def down(self, hidden: Tensor) -> Tensor:
+        """Return the layer's last product. It stands apart, since no backward pass needs it computed again."""
+        return project(hidden, self.mlp.down_proj)
+
+
+def _places(x: Tensor, rows: int, wanted: slice) -> Tensor:
+    """Return some tokens of each row, one row after another."""
+    places: Tensor = x.unflatten(0, (rows, -1))[:, wanted]
+    return places.flatten(0, 1)
+
+
+class LlamaStack(nn.Module):
+    """All layers."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList([LlamaLayer(shape) for _ in range(shape.num_hidden_layers)])
+        self.norm = RmsNorm(shape.hidden_size)
+        self.recompute = False
+        self._shape = shape
+
+    def pack(self) -> bool:
+        """Put weights that are multiplied together beside each other; says whether any moved."""
+        moved: list[bool] = [layer.pack() for layer in self.layers]  # type: ignore[operator]
+        return any(moved)
+
+    def turn(self, positions_NS: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosine and sine of positions as :func:`rlvla_model_openvla_oft.kernels.rotate` takes them."""
+        size = self._shape.hidden_size // self._shape.num_attention_heads
+        exponent = torch.arange(0, size, 2, device=positions_NS.device, dtype=torch.float32) / size
+        angle = positions_NS.flatten()[:, None, None, None].float() * self._shape.rope_theta**-exponent
+        return angle.cos(), torch.cat([-angle.sin(), angle.sin()], -2)
+
+    def forward(
+        self,
+        x_NSD: Tensor,
+        positions_NS: Tensor,
+        mask: Tensor | None,
+        wanted: slice,
+        run: Run,
+        past: Past | None = None,
+        keep: bool = False,
+    ) -> tuple[Tensor, Past]:
+        """Return the final norm's output at the wanted positions, ``[N, W, D]``, and keys and values (where kept).
+
+        Args:
+            x_NSD: embeddings, whose dtype all products have.
+            positions_NS: of the tokens; one row where all are alike.
+            mask: bool ``[N or 1, 1, S or 1, keys]``, which keys a query sees; None: all.
+            wanted: positions.
+            run: makes a kernel of an element-wise function.
+            past: keys and values of earlier tokens.
+            keep: return keys and values.
+        """
+        rows, delta_RD, kept = len(x_NSD), None, []
+        turn = self.turn(positions_NS.expand(x_NSD.shape[:2]))
+        x_RD = x_NSD.flatten(0, 1)
+        for number, layer in enumerate(self.layers):
+            last = number == len(self.layers) - 1
+            arguments = (
+                x_RD,
+                delta_RD,
+                rows,
+                turn,
+                mask,
+                wanted if last else None,
+                past[number] if past is not None else None,
+                run,
+            )
+            if self.recompute and torch.is_grad_enabled():
+                x_RD, hidden, both = checkpoint(layer, *arguments, use_reentrant=False)
+            else:
+                x_RD, hidden, both = layer(*arguments)
+            delta_RD = layer.down(hidden)  # type: ignore[operator]
+            if keep:
+                kept.append(both)
+        _, out_RD = run(kernels.add_rms_norm)(x_RD, delta_RD, self.norm.weight, self._shape.rms_norm_eps)
+        return out_RD.unflatten(0, (rows, -1)), kept
+
+
+class LanguageModel(nn.Module):
+    """The stack, and the weights over the vocabulary."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.model = LlamaStack(shape)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
