@@ -66,6 +66,23 @@ TWO_DEVICES = World(
         "generators": 2,
     }
 )
+EVERYTHING = World(  # windows of one chunk in one slot of two rows: one of each call a step
+    slots=(2,),
+    window=1,
+    latency=Latency(
+        simulate=lambda slot, step: 1.0,
+        simulate_alone=lambda slot, step: 3.0,
+        reset=1.0,
+        reset_row=0.5,
+        reset_alone=2.0,
+        snapshot=1.0,
+        transfer=5.0,
+        offer=1.0,
+    ),
+)
+ONE_DEVICE_TWO_GENERATORS = World(
+    **{**vars(ONE_DEVICE), "slots": (1, 1), "units_per_step": 2, "generators": 2},
+)
 
 
 FIXED_LENGTH = World(  # 4 windows of at most 3 chunks a step; slot 0's episodes take 1 chunk, slot 1's never end
@@ -118,12 +135,28 @@ FIXED_LENGTH = World(  # 4 windows of at most 3 chunks a step; slot 0's episodes
         (TWO_DEVICES, "hybrid-1", 12.0),
         # each generator alternates between two slots: busy 0-4, the last chunk 4-5
         (TWO_DEVICES, "hybrid-2", 9.0),
+        # 2 steps of (publication 1 + 5 + 1, reset 1 + 2 * 0.5 + 2, batch of two 2, chunk 1 + 3, training 4)
+        (EVERYTHING, "sync", 42.0),
+        # step 0: 21 as above; snapshot 17-21 waits for training, 21-22; the chunks of step 1, reset again, are played 17-27 with
+        # version 0 (reset 4, batch 2, chunk 4) and train to 31; the weights that arrive at 28 are not needed
+        (EVERYTHING, "full-async", 31.0),
+        # a generator for each of two stages of one device: in turn, chunks at 2 and 3, then 4 and 5; training. At once on the
+        # device, both would have their chunks at 3 and at 6
+        (ONE_DEVICE_TWO_GENERATORS, "hybrid-2", 9.0),
         # snapshot and offer at the start of each rollout: 3 x 3 more than without
         (PUBLISHING, "hybrid", 36.0),
     ],
 )
 def test_makespans_by_hand(world, name, seconds):
     assert play(scheduler(name), world).seconds == seconds
+
+
+def test_marks_say_how_far_everything_was_when_a_step_ended():
+    played = play(scheduler("sync"), EVERYTHING)
+    assert [(one.seconds, one.batches) for one in played.marks] == [(21.0, 1), (42.0, 2)]
+    assert [one.busy["sim-0"] for one in played.marks] == [8.0, 16.0]
+    assert [one.busy["trainer"] for one in played.marks] == [5.0, 10.0], "the transfer is nobody's work"
+    assert [one.busy["generator-0"] for one in played.marks] == [3.0, 6.0]
 
 
 def test_the_batcher_holds_back_only_where_it_pays():

@@ -4,9 +4,10 @@ import logging
 import sys
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlvla.histograms import Histogram, summary
@@ -147,9 +148,18 @@ def test_a_long_run_reaches_its_schedule_bound(simulate_s, train_s, step_s):
     assert 0.97 <= last["time/run_overlap_efficiency"] <= 1.001
 
 
+ONE_STAGE_A_DEVICE = World(  # one generator; while a device simulates, the other's chunk is chosen
+    on=lambda kind, number: [(f"gpu-{number}", 1.0)] if kind == "simulator" else [],
+    window=1,
+    steps=1,
+    latency=Latency(generate_row=0.5, train=lambda step: 1.0),
+)
+
+
 @pytest.mark.parametrize("name", SCHEDULERS)
 @settings(deadline=None, max_examples=40)
 @given(world=worlds())
+@example(world=ONE_STAGE_A_DEVICE)
 def test_no_run_is_faster_than_its_bounds(name, world):
     played = play(scheduler(name), world)
     longest = max((span.seconds for span in played.spans), default=0.0)
@@ -195,6 +205,14 @@ def test_hiccups_few_samples_and_tiny_steps_are_not_slowness():
     assert slowness({"a": steady, "b": [5.0] * 15}) == {}
     assert slowness({"a": steady}) == {}
     assert max(slowness({"a": [0.0005] * 20, "b": [0.005] * 20}).values()) < 4
+
+
+@given(means=st.lists(st.floats(0.01, 10.0), min_size=2, max_size=9))
+def test_a_worker_is_compared_with_the_median_of_the_others(means):
+    ratios = slowness({f"sim-{number}": [mean] * 20 for number, mean in enumerate(means)})
+    for number, mean in enumerate(means):
+        others = [one for other, one in enumerate(means) if other != number]
+        assert ratios[f"sim-{number}"] == pytest.approx(mean / median(others))
 
 
 # ---- histograms -----------------------------------------------------------------------------------------------------

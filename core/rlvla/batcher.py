@@ -175,8 +175,10 @@ class Batcher:
     def _worth_waiting(self, rows: int) -> float:
         """Return for how many seconds at most to wait for the slot that is expected next; 0: launch now."""
         curve = self.curve.fit()
+        if curve is None or curve[0] <= curve[1] * rows:
+            return 0.0  # nothing pays; most calls of a busy generator end here
         expected = [number for number in self._away if number in self._round]
-        if curve is None or not expected:
+        if not expected:
             return 0.0
         now = asyncio.get_running_loop().time()
         # one that is late may be as late again

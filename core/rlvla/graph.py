@@ -116,7 +116,8 @@ class Graph:
         waited = self.meter.times.waited
         self._batchers = [Batcher(self._acting(some), batch_rows, len(some), waited) for some in generators]
         self._devices: defaultdict[int, latency.DeviceTime] = defaultdict(latency.DeviceTime)
-        self._shared_devices = shared_devices
+        self.shared_devices = shared_devices
+        """The slots of a device take turns on it; else each has cores of its own."""
         self._members: dict[int, dict[int, Ended]] = {}
         self._versions: dict[int, tuple[int, int]] = {}
         """Oldest and newest version in each unit that has begun and is not taken."""
@@ -195,6 +196,8 @@ class Graph:
                 waits too, where that pays.
         """
         nodes = sorted({slot.node for slot in slots})
+        if len(nodes) == 1:
+            return await self._batchers[nodes[0]].request(slots, alone)
         parts = [[slot for slot in slots if slot.node == node] for node in nodes]
         await asyncio.gather(
             *(self._batchers[node].request(part, alone) for node, part in zip(nodes, parts, strict=True))
@@ -222,7 +225,7 @@ class Graph:
             len(self._generators),
             max(measured, key=lambda one: one.busy / one.steps),
             len({slot.device for slot in self.slots}),
-            self._shared_devices,
+            self.shared_devices,
             len(self.slots),
             sum(len(slot.rows) for slot in self.slots),
             stages,
@@ -361,9 +364,13 @@ class Graph:
     def played(self, slot: Slot, before: Any, outcome: Any, after: Any, entries: Sequence[Entry]) -> None:
         """Forward a chunk step to the trainer."""
         self._trainer.send("record", before, slot.action, outcome, after, slot.version, entries)
+        version, versions = slot.version, self._versions
         for entry in entries:
-            oldest, newest = self._versions.get(entry.ticket, (slot.version, slot.version))
-            self._versions[entry.ticket] = min(oldest, slot.version), max(newest, slot.version)
+            known = versions.get(entry.ticket)
+            if known is None:
+                versions[entry.ticket] = version, version
+            elif not known[0] <= version <= known[1]:
+                versions[entry.ticket] = min(known[0], version), max(known[1], version)
 
     def stepped(self, receipt: StepReceipt, entries: Sequence[Entry]) -> None:
         """Count a chunk step."""

@@ -112,7 +112,10 @@ class Rollout:
 
     async def begin(self, slots: Sequence[Slot]) -> list[Slot]:
         """Give work to rows without, start the episodes that are needed; returns the slots that have work."""
-        await asyncio.gather(*(self._begin(slot) for slot in slots))
+        if len(slots) == 1:
+            await self._begin(slots[0])
+        else:
+            await asyncio.gather(*(self._begin(slot) for slot in slots))
         return [slot for slot in slots if slot.working()]
 
     async def _begin(self, slot: Slot) -> None:

@@ -29,10 +29,25 @@ def derive(seed: int, *path: int | str) -> int:
         >>> derive(0, "episode", 3) == derive(0, "episode", 3) != derive(0, "episode", 4)
         True
     """
+    return stem(seed, *path) >> 1
+
+
+def stem(seed: int, *path: int | str) -> int:
+    """Return what :func:`derived` continues, where many paths begin alike.
+
+    Example:
+        >>> derived(stem(0, "episode"), 3) == derive(0, "episode", 3)
+        True
+    """
     value = mix(seed & _MASK)
     for part in path:
         value = _with_word(value, part) if isinstance(part, str) else mix(value ^ (part & _MASK))
-    return value >> 1
+    return value
+
+
+def derived(stem: int, number: int) -> int:
+    """Return the seed of a path that goes on from a stem with one number."""
+    return mix(stem ^ (number & _MASK)) >> 1
 
 
 @lru_cache(maxsize=1024)

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean
 from typing import Protocol
 
 from rlvla.histograms import Histogram, summary
@@ -394,12 +395,17 @@ def slowness(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
         seconds: worker to its last chunk steps; who has fewer than 16 is left out.
     """
     means = {one: _typical(some) for one, some in seconds.items() if len(some) >= _SLOW_SAMPLES}
-    ratios = {}
-    for one, mean in means.items():
-        others = [value for other, value in means.items() if other != one]
-        if others:
-            ratios[one] = mean / max(median(others), _SLOW_AT_LEAST_S / SLOW_FACTOR)
-    return ratios
+    if len(means) < 2:
+        return {}
+    ordered, least = sorted(means.values()), _SLOW_AT_LEAST_S / SLOW_FACTOR
+    return {one: mean / max(_median_of_others(ordered, mean), least) for one, mean in means.items()}
+
+
+def _median_of_others(ordered: Sequence[float], value: float) -> float:
+    """Return the median of sorted values without one of them; thousands of workers are compared in each training step."""
+    place, others = bisect_left(ordered, value), len(ordered) - 1
+    low, high = (others - 1) // 2, others // 2
+    return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2
 
 
 def _typical(seconds: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlvla.sampler import Odds, Sampler
-from rlvla.seeds import derive
+from rlvla.seeds import derive, derived, stem
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, Start
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Work:
     """Chunks; None: until the episode ends."""
     episode: tuple[int, Start] | None
     """Seed and start of the one episode that it is, with whose end it ends; None: it continues whatever runs in its row."""
+    noise: int
+    """Stem of the noise keys of its chunks."""
     chunk: int = 0
     """Chunks played."""
 
@@ -98,8 +100,8 @@ class WindowFeed:
         queue = self._queues[row]
         if not queue:
             return None
-        self._playing[row] = queue.popleft()
-        return Work(self._playing[row], 0, self._length, None)
+        ticket = self._playing[row] = queue.popleft()
+        return Work(ticket, 0, self._length, None, stem(self._seed, "noise", ticket, 0))
 
     def next_episode(self, row: int) -> tuple[int, Start]:
         number, rows = self.episodes[row], len(self._queues)
@@ -110,7 +112,7 @@ class WindowFeed:
         return derive(self._seed, "episode", row, number), self._sampler.start_of(self._tasks[row], number * rows + row)
 
     def key(self, work: Work) -> int:
-        return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+        return derived(work.noise, work.chunk)
 
     def place(self, work: Work) -> int:
         return work.ticket
@@ -208,7 +210,8 @@ class GroupFeed:
         del self._queue[place]
         start = self._starts[ticket]
         self._tasks[row] = start.task
-        return Work(ticket, member, self._length, (derive(self._seed, "group", ticket), start))
+        episode = derive(self._seed, "group", ticket), start
+        return Work(ticket, member, self._length, episode, stem(self._seed, "noise", ticket, member))
 
     def _place_for(self, row: int) -> int:
         """Return where in the queue the row's next work stands."""
@@ -226,7 +229,7 @@ class GroupFeed:
         raise AssertionError("a group's rollout is one episode, and so is a window without partial reset")
 
     def key(self, work: Work) -> int:
-        return derive(self._seed, "noise", work.ticket, work.member, work.chunk)
+        return derived(work.noise, work.chunk)
 
     def place(self, work: Work) -> int:
         return work.ticket * self._size + work.member
@@ -309,7 +312,7 @@ class EpisodeFeed:
         ticket = self._left[task].popleft()
         if not self._left[task]:
             del self._left[task]
-        return Work(ticket, 0, None, self._episodes[ticket])
+        return Work(ticket, 0, None, self._episodes[ticket], stem(self._seed, "noise", ticket))
 
     def _task_for(self, slot: int) -> int:
         task = self._tasks[slot]
@@ -322,7 +325,7 @@ class EpisodeFeed:
         raise AssertionError("an evaluation's work is one episode")
 
     def key(self, work: Work) -> int:
-        return derive(self._seed, "noise", work.ticket, work.chunk)
+        return derived(work.noise, work.chunk)
 
     def place(self, work: Work) -> int:
         return work.ticket

@@ -51,6 +51,11 @@ class Shared:
             self._plan()
             raise
 
+    def so_far(self) -> float:
+        """Return the seconds of the whole device that were used, up to now."""
+        self._advance()
+        return self.busy
+
     def _speed(self) -> float:
         return min(1.0, self.capacity / self._demand) if self._demand else 1.0
 

@@ -48,13 +48,21 @@ class Latency:
 
     simulate: Callable[[int, int], float] = lambda slot, step: 1.0
     """Of a slot's n-th chunk step."""
+    simulate_alone: Callable[[int, int], float] = lambda slot, step: 0.0
+    """And then on cores of its own, which nobody shares."""
     reset: float = 0.0
+    reset_row: float = 0.0
+    """A reset of n rows takes ``reset + n * reset_row``."""
+    reset_alone: float = 0.0
+    """And then on cores of its own."""
     generate_call: float = 0.0
     generate_row: float = 1.0
     """A batch of n rows takes ``generate_call + n * generate_row``."""
     train: Callable[[int], float] = lambda step: 4.0
     snapshot: float = 0.0
     """The trainer's part of a publication: it cannot train meanwhile."""
+    transfer: float = 0.0
+    """From the trainer to the generators, beside everything else."""
     offer: float = 0.0
     """The generator's part: it cannot act meanwhile."""
 
@@ -95,6 +103,18 @@ class World:
     """Training steps between pauses of one second."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How far everything was when a training step ended."""
+
+    seconds: float
+    batches: int
+    """Calls of the generators that had begun."""
+    busy: Mapping[str, float]
+    """As in :class:`Played`; calls under way count when they end."""
+    devices: Mapping[str, float]
+
+
 @dataclass
 class Played:
     """What became of it."""
@@ -114,6 +134,8 @@ class Played:
     """Seconds that each actor worked, or waited for others on its device."""
     devices: Mapping[str, float]
     """Seconds that each device was used, and the controller."""
+    marks: list[Mark]
+    """Of each training step."""
     metrics: list[Mapping[str, float]]
     state: Mapping[str, Any]
     """Of the graph, at the end."""
@@ -190,15 +212,18 @@ class _Controller:
 class FakeHandle:
     """An actor in virtual time: one call at a time, in the order of the calls. Methods are coroutines, or plain for ``send``."""
 
-    def __init__(self, name: str, actor: Any, controller: _Controller) -> None:
+    def __init__(self, name: str, actor: Any, controller: _Controller, transfer: float = 0.0) -> None:
         self.name = name
         self.actor = actor
         self.busy = 0.0
+        self._transfer = transfer
         self._controller = controller
         self._turn = asyncio.Lock()
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
         await self._controller.serve()
+        if self._transfer and method == "offer":
+            await asyncio.sleep(self._transfer)
         async with self._turn:
             began = asyncio.get_running_loop().time()
             result = await getattr(self.actor, method)(*arguments)
@@ -229,17 +254,23 @@ class FakeSimulatorActor:
     async def reset(
         self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Any], videos: Mapping[int, str]
     ) -> tuple[CallReceipt, None]:
-        seconds = self._world.latency.reset
+        latency = self._world.latency
+        seconds = latency.reset + len(rows) * latency.reset_row
         began, took = await self._place.use(seconds)
+        if latency.reset_alone:
+            await asyncio.sleep(latency.reset_alone)
         for row in rows:
             self._left[row] = self._world.episode(self._slot, self._episodes)
             self._episodes += 1
-        return CallReceipt(began, took, seconds * self._place.core_share), None
+        return CallReceipt(began, took + latency.reset_alone, seconds * self._place.core_share), None
 
     async def step(self, action: Any, rows: Sequence[int], given_up: Collection[int]) -> tuple[StepReceipt, None, None]:
         seconds = self._world.latency.simulate(self._slot, self._steps)
+        alone = self._world.latency.simulate_alone(self._slot, self._steps)
         self._steps += 1
         began, took = await self._place.use(seconds)
+        if alone:
+            await asyncio.sleep(alone)
         ended = []
         for row in rows:
             assert self._left[row] > 0, f"slot {self._slot}: row {row} was stepped after its episode ended"
@@ -250,7 +281,9 @@ class FakeSimulatorActor:
                 self._left[row] = 0
                 ended.append(Ended(row, False, False, False, 1, 0.0))
         cpu_seconds = seconds * self._place.core_share
-        receipt = StepReceipt(self._slot, len(rows), tuple(ended), took, began_ns=began, cpu_seconds=cpu_seconds)
+        receipt = StepReceipt(
+            self._slot, len(rows), tuple(ended), took + alone, began_ns=began, cpu_seconds=cpu_seconds
+        )
         return receipt, None, None
 
 
@@ -415,7 +448,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
     generators: list[list[FakeHandle]] = [[] for _ in range(world.nodes)]
     for number in range(world.generators):
         actor = FakeGeneratorActor(world.latency, acted, devices.place("generator", number, f"generator-{number}"))
-        handles.append(FakeHandle(f"generator-{number}", actor, controller))
+        handles.append(FakeHandle(f"generator-{number}", actor, controller, world.latency.transfer))
         generators[number * world.nodes // world.generators].append(handles[-1])
     slots, first, shared = [], 0, False
     for number, size in enumerate(world.slots):
@@ -430,7 +463,10 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
     algorithm: Algorithm = judge
     hooks: Any = heard
 
+    marks: list[Mark] = []
+
     async def periodic(step: int) -> None:
+        marks.append(Mark(loop.time(), len(acted.batches), *so_far()))
         if step == world.stop_after:
             graph.stopping = True
         if world.evaluate_every and step % world.evaluate_every == 0:
@@ -438,6 +474,10 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
                 before = len(acted.batches)
                 await asyncio.sleep(1.0)
                 assert len(acted.batches) == before, "somebody played in a pause"
+
+    def so_far() -> tuple[dict[str, float], dict[str, float]]:
+        used = {name: one.so_far() for name, one in devices.named.items()}
+        return {handle.name: handle.busy for handle in handles}, {**used, "controller": controller.busy}
 
     spans = _Spans()
     graph = Graph(
@@ -462,6 +502,7 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
     await scheduler.run(graph, world.steps)
     left = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     assert not left, f"the scheduler has returned and left tasks behind: {', '.join(sorted(left))}"
+    busy, used = so_far()
     return Played(
         seconds=loop.time(),
         tickets=trainer.tickets,
@@ -469,8 +510,9 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
         batches=acted.batches,
         versions=acted.versions,
         most_outstanding=trainer.most_outstanding,
-        busy={handle.name: handle.busy for handle in handles},
-        devices={**{name: one.busy for name, one in devices.named.items()}, "controller": controller.busy},
+        busy=busy,
+        devices=used,
+        marks=marks,
         metrics=heard.metrics,
         state=graph.state(),
         spans=list(spans),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Ge
 
 import rlvla
-from rlvla.specs import Activity, SchedulerSpec
+from rlvla.specs import SchedulerSpec
 
 if TYPE_CHECKING:
     from rlvla_sched_hybrid.scheduler import HybridScheduler
@@ -26,16 +26,17 @@ class HybridConfig:
 
 def describe(config: HybridConfig) -> SchedulerSpec:
     """Return what it promises, and how many slots it splits a device into."""
-    rollout: tuple[tuple[Activity, ...], ...] = (("generate", "simulate"),)
-    if config.stages == 1:
-        rollout = ("generate",), ("simulate",)
     return SchedulerSpec(
         on_policy=True,
         max_staleness=0,
         min_slots=config.stages or 4,
         stages=config.stages or 1,
         alternates=True,
-        phases=(("publish",), *rollout, ("train",)),
+        phases=(
+            ("publish",),
+            ("generate", "simulate"),
+            ("train",),
+        ),  # also with one stage: devices do not wait for others
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from asyncio import TaskGroup, gather
+from asyncio import Lock, TaskGroup, gather
+from collections import defaultdict
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from rlvla.graph import Graph
 from rlvla.rollout import Slot
@@ -20,15 +22,18 @@ class HybridScheduler(Scheduler):
     async def run(self, graph: Graph, until: int) -> None:
         while graph.steps_done < until and not graph.stopping:
             await graph.publish()
+            turns: defaultdict[int, Lock] = defaultdict(Lock)
             async with TaskGroup() as stages:
                 for number, stage in enumerate(self._split(graph)):
-                    stages.create_task(self._play(graph, stage), name=f"stage-{number}")
+                    turn = turns[stage[0].device] if graph.shared_devices else nullcontext()
+                    stages.create_task(self._play(graph, stage, turn), name=f"stage-{number}")
             await graph.train()
 
-    async def _play(self, graph: Graph, stage: list[Slot]) -> None:
+    async def _play(self, graph: Graph, stage: list[Slot], turn: AbstractAsyncContextManager[None]) -> None:
         while working := await graph.find_work(stage):
             await graph.generate(working, alone=True)
-            await gather(*(graph.step(slot) for slot in working))
+            async with turn:  # at once on one device, two stages would stay in phase for ever
+                await gather(*(graph.step(slot) for slot in working))
 
     def _split(self, graph: Graph) -> list[list[Slot]]:
         """Return the stages of every device, the first ones first."""
