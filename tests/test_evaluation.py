@@ -141,7 +141,7 @@ def test_an_episode_that_goes_another_way_when_played_again_has_no_video(tmp_pat
     first, again = (EvaluationSink([(0, Start()), (1, Start())], spec) for _ in range(2))
     for sink, steps in ((first, (3, 4)), (again, (3, 5))):
         for ticket in (0, 1):
-            sink.finished(Work(ticket, 0, None, (0, Start())), Ended(ticket, True, False, False, steps[ticket], 0.0))
+            sink.finished(Work(ticket, 0, None, (0, Start()), 0), Ended(ticket, True, False, False, steps[ticket], 0.0))
             sink.videos[ticket] = tmp_path / f"{id(sink)}-{ticket}.mp4"
             sink.videos[ticket].touch()
     first.videos.clear()
