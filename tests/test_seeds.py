@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlvla.sampler import Sampler
 from rlvla.seeds import derive, derived, stem
-from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec
+from rlvla.specs import AlgorithmSpec, SimulatorSpec, Start, TaskSpec
 from rlvla.work import EpisodeFeed, GroupFeed, WindowFeed
 
 SIMULATOR = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"),))
@@ -22,7 +23,7 @@ def test_a_stem_goes_on_as_the_path_does(seed, path, number):
 
 
 def test_noise_keys_name_the_work_and_the_chunk():
-    for feed in (WindowFeed(WINDOWS, SIMULATOR, 2, 7), GroupFeed(GROUPS, SIMULATOR, 2, 7)):
+    for feed in (WindowFeed(WINDOWS, 2, 7, Sampler(SIMULATOR, 7)), GroupFeed(GROUPS, (2,), 7, Sampler(SIMULATOR, 7))):
         feed.open(4)
         works = [work for _ in range(2) for row in range(2) if (work := feed.take(row)) is not None]
         assert len(works) == 4
@@ -32,7 +33,7 @@ def test_noise_keys_name_the_work_and_the_chunk():
 
 
 def test_noise_keys_of_an_evaluation_name_the_episode_and_the_chunk():
-    feed = EpisodeFeed([(1, None), (2, None)], 7)
+    feed = EpisodeFeed([(1, Start()), (2, Start())], 7)
     first, second = feed.take(0), feed.take(1)
     second.chunk = 4
     assert (feed.key(first), feed.key(second)) == (derive(7, "noise", 0, 0), derive(7, "noise", 1, 4))
