@@ -2,7 +2,8 @@
 
 Both play and train the same windows; under full-async a chunk may be one version old. Greedy success over 600 held-out
 episodes at the end, the 95 % interval (Student's t) of the difference paired by seed, and how old the chunks were. The third
-cell centres the clip on the policy that acted (``proximal: behaviour``), as plain PPO does. Seconds depend on what ran beside;
+cell centres the clip on the policy that acted (``proximal: behaviour``), as plain PPO does, the fourth between that and the
+present one, without a forward pass. Seconds depend on what ran beside;
 see ``overlap.py`` for speed. Finished runs stand in the results and are not run again.
 
     python benchmarks/schedules_tabletop.py [--jobs 6] [--output benchmarks/results/schedules_tabletop.json]
@@ -31,6 +32,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "sync": {"scheduler": {"use": "sync"}},
     "full-async": _OVERLAPPED,
     "full-async, clip around the acting policy": {**_OVERLAPPED, "algo": {"proximal": "behaviour"}},
+    "full-async, interpolated": {**_OVERLAPPED, "algo": {"proximal": "interpolate"}},
 }
 SEEDS = (0, 1, 2, 3, 4)
 EPISODES = 600

@@ -101,7 +101,11 @@ class SimulatorActor:
         }
         ended = self._count(picked, fields, given_up)
         if not np.isfinite(fields["reward"]).all():
-            raise SimulatorError(f"slot {self.slot} gave a reward that is not finite: {fields['reward'].tolist()}")
+            broken = [row for row, one in zip(picked, fields["reward"], strict=True) if not np.isfinite(one).all()]
+            raise SimulatorError(
+                f"slot {self.slot}, rows {broken}: got a reward that is not finite: {fields['reward'].tolist()}; wanted "
+                "numbers: look at the simulator's reward and at what its worker printed (workers/ in the run's folder)"
+            )
         outcome = Outcome.of(fields, len(picked))
         observation = self._show(range(self.rows), result.observation)
         receipt = StepReceipt(

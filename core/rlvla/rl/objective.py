@@ -96,7 +96,7 @@ class PolicyObjective:
         logp, old_logp = (
             reductions.reduce_to_level(x_SHK, valid_SH, level) for x_SHK in (evaluation.logp, batch["logp"])
         )
-        mask = reductions.mask_at_level(valid_SH, batch["logp"].shape[-1], level)
+        mask, counted = reductions.mask_at_level(valid_SH, batch["logp"].shape[-1], level), self._counted(batch)
         proximal_logp = self._proximal(batch, logp, old_logp)
         weight = losses.behaviour_weight(
             proximal_logp, old_logp, highest=options.behaviour_weight_max, over=options.behaviour_weight_over
@@ -114,7 +114,7 @@ class PolicyObjective:
         if options.kl_weight > 0 and options.kl_place == "loss":
             reference_logp = reductions.reduce_to_level(batch["reference_logp"], valid_SH, level)
             terms["kl"] = losses.kl_estimate(logp, reference_logp, options.kl_estimator or "k2")
-        sums = {name: torch.where(mask, element_weight * term, 0.0).double().sum() for name, term in terms.items()}
+        sums = {name: torch.where(counted, element_weight * term, 0.0).double().sum() for name, term in terms.items()}
         total = (
             sums["policy"] + options.kl_weight * sums.get("kl", 0.0) + options.entropy_weight * sums.get("entropy", 0.0)
         )
@@ -129,7 +129,7 @@ class PolicyObjective:
         return loss
 
     def _counted(self, batch: TensorDict) -> Tensor:
-        """Elements in the denominator: the valid ones, but for those that a known weight masks out."""
+        """Elements in sums and denominator: the valid ones, but for those that a known weight masks out."""
         options, valid_SH = self.options, batch["valid"]
         mask = reductions.mask_at_level(valid_SH, batch["logp"].shape[-1], options.ratio_level)
         if not self._evaluated_again or options.behaviour_weight_over != "mask":

@@ -50,7 +50,8 @@ class PolicyOptions:
     behaviour_weight_max: Annotated[float, Gt(0)] | None = None
     """Largest weight proximal / behaviour of an element of stale data; None: no bound."""
     behaviour_weight_over: Literal["truncate", "mask"] = "truncate"
-    """What happens to an element above ``behaviour_weight_max``: it gets that weight, or none."""
+    """What happens to an element above ``behaviour_weight_max``: it gets that weight, or none. With ``stale`` and
+    ``recompute`` it then leaves sums and denominators altogether."""
     staleness_free: Annotated[int, Ge(0)] = 0
     """Versions that a chunk may lag without losing weight."""
     staleness_decay: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -93,16 +94,21 @@ def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
     if options.gaussian_width is not None and (
         options.dual_clip is not None or options.proximal not in ("behaviour", "stale")
     ):
+        clip = f"dual_clip {options.dual_clip}" if options.dual_clip is not None else f"proximal {options.proximal!r}"
         found.append(
-            f"algo.gaussian_width: got {options.gaussian_width} together with dual_clip or proximal {options.proximal!r}; "
-            "it replaces the clip and its anchor: wanted dual_clip unset and proximal 'behaviour'"
+            f"algo.gaussian_width: got {options.gaussian_width} together with {clip}; it replaces the clip and its anchor: "
+            "wanted dual_clip unset, and proximal left alone or 'behaviour'"
         )
     if options.kl_place == "loss" and options.kl_estimator == "k1" and options.kl_weight > 0:
         found.append(
             "algo.kl_estimator: got 'k1' in the loss, where its expected gradient is zero; wanted 'k2', or kl_place 'reward'"
         )
-    acting = options.proximal == "behaviour" or (options.proximal == "stale" and options.gaussian_width is not None)
-    if acting and options.behaviour_weight_max is not None:
+    if options.behaviour_weight_max is not None and options.gaussian_width is not None:
+        found.append(
+            f"algo.behaviour_weight_max: got {options.behaviour_weight_max} with gaussian_width {options.gaussian_width}, "
+            "which has no such weight; wanted no bound, or no gaussian_width"
+        )
+    elif options.behaviour_weight_max is not None and options.proximal == "behaviour":
         found.append(
             f"algo.behaviour_weight_max: got {options.behaviour_weight_max} with proximal 'behaviour', where every weight "
             "is 1; wanted proximal 'stale', 'recompute', 'first-visit' or 'interpolate', or no bound"

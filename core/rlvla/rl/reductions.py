@@ -122,4 +122,4 @@ def denominator(
 
 def divide(total: Tensor, by: Tensor) -> Tensor:
     """Return ``total / by``, and 0 where nothing was counted."""
-    return total / torch.where(by > 0, by, 1.0).to(total.dtype)
+    return torch.where(by > 0, total / torch.where(by > 0, by, 1.0).to(total.dtype), 0.0)

@@ -279,6 +279,14 @@ def test_kl_in_the_reward_is_credited_step_by_step() -> None:
 # --- config ---
 
 
+def test_bounds_that_no_group_can_meet_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"success_low: got 0\.45 to success_high 0\.49, but groups of 8 .* steps of 1/8"
+    ):
+        describe(GrpoConfig(group_size=8, success_low=0.45, success_high=0.49))
+    describe(GrpoConfig(group_size=8, success_low=0.45, success_high=0.5))
+
+
 def test_problems_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         describe(GrpoConfig(group_size=1, success_low=0.9, success_high=0.1, refill_budget=0.5))

@@ -325,6 +325,22 @@ def test_interpolation_centres_fresh_data_on_the_acting_policy() -> None:
     torch.testing.assert_close(results[0], results[1])
 
 
+@pytest.mark.parametrize("bound", [1.2, 1.0, 0.9, 1e-6])
+def test_elements_above_the_weight_bound_leave_the_bonus_too(bound) -> None:
+    """An entropy of 1 an element is worth entropy_weight, however many are left; and nothing if none is."""
+    trajectories = stale()
+    options = {"ratio_level": "token", "behaviour_weight_over": "mask", "behaviour_weight_max": bound}
+    totals = []
+    for weight in (0.0, 0.5):
+        evaluation = evaluation_of(trajectories, seed=1)
+        evaluation.entropy = torch.ones_like(evaluation.entropy)
+        algorithm = made(**options, entropy_weight=weight, aggregation="element-mean")
+        kept = algorithm.denominators(algorithm.prepare(trajectories))["policy"].item()
+        totals.append(float(run(algorithm, trajectories, evaluation)[0]))
+    assert totals[1] - totals[0] == pytest.approx(-0.5 if kept else 0.0, abs=1e-6)
+    assert (kept == 0) == (bound == 1e-6)
+
+
 def test_elements_above_the_weight_bound_leave_loss_and_denominator() -> None:
     trajectories = stale()
     options = {"proximal": "recompute", "ratio_level": "token", "behaviour_weight_over": "mask"}

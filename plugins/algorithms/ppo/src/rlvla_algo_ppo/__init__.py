@@ -52,7 +52,8 @@ class PpoConfig(options.PolicyOptions):
     value_learning_rate_scale: Annotated[float, Gt(0)] = 1.0
     """What the learning rate is multiplied by for the value head."""
     critic_warmup: Annotated[int, Ge(0)] = 0
-    """First training steps in which only the value learns."""
+    """First training steps in which only the value's loss counts; in a model whose value head shares its trunk with the
+    policy it moves the policy too."""
 
 
 def describe(config: PpoConfig) -> AlgorithmSpec:
