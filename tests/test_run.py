@@ -125,7 +125,7 @@ def test_a_reward_that_is_not_a_number_ends_the_run_with_a_checkpoint(tmp_path):
     with build(tmp_path, sim={"fault": "nan", "fault_step": 4}, steps=5) as run:
         directory = run.directory
         with pytest.raises(
-            SimulatorError, match=r"slot 0, rows \[0.*got a reward that is not finite.*look at the simulator"
+            SimulatorError, match=r"slot \d, rows \[0.*got a reward that is not finite.*look at the simulator"
         ):
             run.train()
     assert checkpoint.steps(directory)
