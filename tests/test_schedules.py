@@ -386,10 +386,10 @@ def test_overlap_hides_the_shorter_of_rollout_and_training():
 def test_more_freedom_is_not_slower_by_more_than_a_step(world):
     """Rounding and the order of batches can cost a little: Graham's anomalies. Nothing systematic.
 
-    Windows are row-bound here: where any row may take a unit, 7 of 1500 random worlds cost more, groups and windows alike,
-    since the last one may go to a simulator that is about to be slow.
+    Units are bound to rows here (windows with partial reset): where any row may take a unit, 7 of 1500 random worlds cost
+    more, since the last one may go to a simulator that is about to be slow.
     """
-    world = World(**{**vars(world), "batch_rows": None, "partial_reset": True})
+    world = World(**{**vars(world), "batch_rows": None, "unit": "window", "partial_reset": True})
     sync, overlapped = play(scheduler("sync"), world), play(scheduler("full-async"), world)
     longest = max(sync.seconds / world.steps, 1e-9)
     assert overlapped.seconds <= 1.5 * sync.seconds + longest
