@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlvla import configs
 from rlvla.checks import Specs, check, split
@@ -140,15 +139,3 @@ def changes(profile: Profile, config: RunConfig, specs: Specs) -> list[Change]:
         found.append(Change(f"run.slots: {count}", speed / now, False))
     worth = [one for one in found if one.factor >= _WORTH_SAYING and math.isfinite(one.factor)]
     return sorted(worth, key=lambda one: (-one.factor, one.option))
-
-
-def plain_numbers(value: Forecast) -> dict[str, Any]:
-    """Return a forecast as JSON-able numbers."""
-    return {
-        "env_steps_per_second": value.env_steps_per_second,
-        "device_bound": value.device_bound,
-        "schedule_bound": value.schedule_bound,
-        "step_seconds": value.step_seconds,
-        "busy": value.busy,
-        "bottleneck": value.bottleneck,
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from rlvla import forecast, profile
+from rlvla import forecast
 from rlvla.checks import Specs
 from rlvla.configs import RunConfig
 from rlvla.profile import Profile
@@ -56,11 +56,6 @@ def text(config: RunConfig, specs: Specs, measured: Profile | None) -> str:
         if some:
             lines.append(f"faster, changing {kind}: {', '.join(some)}")
     return "\n".join(lines)
-
-
-def check_profile(measured: Profile, config: RunConfig) -> list[str]:
-    """Say why a profile says nothing about a run."""
-    return profile.mismatches(measured, config)
 
 
 def _work(config: RunConfig, specs: Specs, done: int) -> str:

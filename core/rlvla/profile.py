@@ -104,6 +104,7 @@ def of_run(directory: Path) -> Profile:
         ConfigError: it has no timeline, or too short a one.
     """
     from rlvla import configs, tracing
+    from rlvla.checks import check
 
     config = configs.read(configs.read_file(directory / "config.yaml"))
     spans = [one for one in tracing.read(directory) if one.step > 1]
@@ -120,24 +121,22 @@ def of_run(directory: Path) -> Profile:
         samples[rows].append(seconds)
     for rows, seconds in by["generate"]:
         batches[rows].append(seconds)
-    algo, model = config.algo.describe(), config.model.describe()
-    chunks = (
-        algo.window
-        if algo.unit == "window"
-        else algo.group_size * -(-config.sim.describe().max_episode_steps // model.horizon)
-    )
+    specs = check(config)
+    samples_per_unit = specs.samples_per_step / specs.units_per_step
     manifest = json.loads((directory / "manifest.json").read_text())
     return Profile(
         machine=str(manifest.get("machine", "the machine of the run")),
         cores=int(manifest.get("cores", 1)),
         sim=config.sim.name,
         model=config.model.name,
-        horizon=model.horizon,
+        horizon=specs.model.horizon,
         device=str(manifest.get("device", "cpu")),
         simulate={rows: tuple(some[-200:]) for rows, some in samples.items()},
         generate={rows: median(some) for rows, some in batches.items()},
         reset=median([seconds / max(1, rows) for rows, seconds in by["reset"]] or [0.0]),
-        train_sample=median([seconds / (units * chunks * algo.passes) for units, seconds in by["train"] if units]),
+        train_sample=median(
+            [seconds / (units * samples_per_unit * specs.algo.passes) for units, seconds in by["train"] if units]
+        ),
         snapshot=median([seconds for _, seconds in by["publish"]] or [0.0]),
         offer=median([seconds for _, seconds in by["offer"]] or [0.0]),
     )

@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
     from rlvla import plan, profile
 
     measured = profile.read(path) if path else profile.of_run(Path(like).expanduser()) if like else None
-    if measured is not None and (problems := plan.check_profile(measured, config)):
+    if measured is not None and (problems := profile.mismatches(measured, config)):
         raise ConfigError(problems)
     print(plan.text(config, specs, measured))
     return 0

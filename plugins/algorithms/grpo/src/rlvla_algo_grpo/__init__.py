@@ -47,11 +47,6 @@ class GrpoConfig(options.PolicyOptions):
     unjudged and dropped."""
 
 
-def _counts(config: GrpoConfig) -> range:
-    """Return how many members of a group can succeed."""
-    return range(config.group_size + 1)
-
-
 def describe(config: GrpoConfig) -> AlgorithmSpec:
     """Return what GRPO needs.
 
@@ -63,7 +58,10 @@ def describe(config: GrpoConfig) -> AlgorithmSpec:
         found.append(
             f"algo.success_low: got {config.success_low} above success_high {config.success_high}: no group would be kept"
         )
-    elif not any(config.success_low <= solved / config.group_size <= config.success_high for solved in _counts(config)):
+    elif not any(
+        config.success_low <= solved / config.group_size <= config.success_high
+        for solved in range(config.group_size + 1)
+    ):
         found.append(
             f"algo.success_low: got {config.success_low} to success_high {config.success_high}, but groups of "
             f"{config.group_size} have success rates in steps of 1/{config.group_size}, and none lies there: no group would "
