@@ -1,0 +1,320 @@
+"""One ManiSkill environment of n rows, stepped by whole chunks: n = 1 on a CPU, as many as a slot has on a GPU.
+
+ManiSkill's own ``step`` draws every camera at each action and counts a reward of rows that are over. Here an action runs the
+same parts of it (``_step_action``, ``evaluate``, the reward), nothing is drawn before a chunk's end, and a row that is over, or
+was not asked for, ends where it was. On the CPU it is not stepped; the GPU steps all, so it is put back.
+
+Letters: n rows, H actions in a chunk, A action dimensions. Everything is a torch tensor on the environment's device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlvla.errors import SimulatorError
+from rlvla_sim_maniskill import ManiSkillConfig, cameras_of, control_mode_of, header_of, reward_of, startup, vulkan
+
+_NOTHING = "none"
+"""Observation mode in which resets draw nothing; what is observed is asked for at the end of a chunk."""
+
+
+@dataclass
+class Played:
+    """What a chunk did. Entries of actions that were not executed are zero."""
+
+    reward: Tensor
+    """float32 ``[n, H]``."""
+    terminated: Tensor
+    """bool ``[n, H]``."""
+    truncated: Tensor
+    """bool ``[n, H]``."""
+    valid: Tensor
+    """bool ``[n, H]``."""
+    success: Tensor
+    """bool ``[n]``: solved after some executed action."""
+    success_at_end: Tensor
+    """bool ``[n]``: solved after the last executed action."""
+    frames: list[list[Tensor]]
+    """For each row the pictures of its executed actions, where video is on."""
+
+
+class Instance:
+    """An environment.
+
+    Args:
+        config: of the simulator.
+        rows: n; more than 1 on a GPU only.
+        physics: ``cpu`` or ``gpu``.
+    """
+
+    def __init__(self, config: ManiSkillConfig, rows: int, physics: str) -> None:
+        task = header_of(config)
+        self.rows = rows
+        self._cameras = [camera.name for camera in cameras_of(config, task)]
+        self._limit = config.max_episode_steps or task.max_episode_steps
+        self._goes_on = config.ignore_terminations
+        self._observation = config.observation
+        self.env = _made(config, rows, physics)
+        self.device: torch.device = self.env.device
+        self._parts = _action_parts(self.env)
+        self._steps = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self.recorded: set[int] = set()
+        """Rows that frames are kept of."""
+
+    # ---- resets -----------------------------------------------------------------------------------------------------
+
+    def reset(self, row: int, seed: int) -> None:
+        """Start an episode in one row; what it starts from follows from the seed alone.
+
+        ManiSkill draws a whole batch from one generator, so that a row's scene would depend on who is reset with it:
+        therefore rows come one by one.
+        """
+        others = [other for other in range(self.rows) if other != row]
+        controllers = _cloned(self.env.agent.get_controller_state()) if others else {}
+        rows = torch.tensor([row], device=self.device)
+        with startup.quiet():
+            self.env.reset(seed=[seed % 2**32] * self.rows, options={"env_idx": rows} if others else {})
+        if others and controllers:  # ManiSkill resets the controllers of all rows
+            now = _cloned(self.env.agent.get_controller_state())
+            self.env.agent.set_controller_state(_merged(controllers, now, rows))
+        self._steps[row] = 0
+
+    def instructions(self) -> list[str] | None:
+        """Return the task's own words for each row; None: it has none."""
+        said = getattr(self.env, "get_language_instruction", None)
+        return None if said is None else list(said())
+
+    # ---- chunks -----------------------------------------------------------------------------------------------------
+
+    def run(self, chunk_nHA: Tensor, active_n: Tensor) -> Played:
+        """Execute a chunk in the active rows, each until its episode ends."""
+        with startup.quiet():
+            return self._run(chunk_nHA, active_n)
+
+    def _run(self, chunk_nHA: Tensor, active_n: Tensor) -> Played:
+        rows, horizon = chunk_nHA.shape[:2]
+        played = _nothing(rows, horizon, self.device)
+        running_n = active_n.clone()
+        frozen = _Frozen(self, ~active_n)
+        for action in range(horizon):
+            if not bool(running_n.any()):
+                break
+            reward_n, success_n, over_n = self._act(chunk_nHA[:, action] * running_n[:, None])
+            self._steps += running_n
+            cut_n = (self._steps >= self._limit) & ~over_n
+            played.valid[:, action] = running_n
+            played.reward[:, action] = torch.where(running_n, reward_n, 0.0)
+            played.terminated[:, action] = running_n & over_n
+            played.truncated[:, action] = running_n & cut_n
+            played.success |= running_n & success_n
+            played.success_at_end = torch.where(running_n, success_n, played.success_at_end)
+            self._film(running_n, played.frames)
+            ended_n = running_n & (over_n | cut_n)
+            running_n = running_n & ~ended_n
+            frozen.add(ended_n)
+        frozen.put_back(running_n)
+        return played
+
+    def _act(self, action_nA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Step physics once; returns reward, success, and whether the episode ended by itself."""
+        env = self.env
+        done = env._step_action(self._action(action_nA))
+        env._elapsed_steps += 1
+        info = env.get_info()
+        reward_n = env.get_reward(obs=_Late(self), action=done, info=info)
+        none_n = torch.zeros(self.rows, dtype=torch.bool, device=self.device)
+        success_n, fail_n = (info.get(name, none_n).bool() for name in ("success", "fail"))
+        over_n = none_n if self._goes_on else success_n | fail_n
+        return reward_n.float(), success_n, over_n
+
+    def _action(self, action_nA: Tensor) -> Any:
+        """Return an action as the environment takes it: robots that act together have a dictionary."""
+        if self._parts is None:
+            return action_nA
+        pieces = torch.split(action_nA, list(self._parts.values()), 1)
+        return dict(zip(self._parts, pieces, strict=True))
+
+    def _film(self, running_n: Tensor, frames: list[list[Tensor]]) -> None:
+        wanted = [row for row in self.recorded if bool(running_n[row])]
+        if wanted:
+            pictures = self.picture()
+            for row in wanted:
+                frames[row].append(pictures[row].cpu())
+
+    # ---- what is seen -----------------------------------------------------------------------------------------------
+
+    def images(self) -> dict[str, Tensor]:
+        """Draw the configured cameras: uint8 ``[n, height, width, 3]`` each."""
+        return {name: self._draw(name) for name in self._cameras} if self._prepare() else {}
+
+    def _prepare(self) -> bool:
+        """Hide what a policy is not to see, and show the scene's present state to the renderer."""
+        if not self._cameras:
+            return False
+        for body in self.env._hidden_objects:
+            body.hide_visual()
+        with _words_of_the_renderer():
+            self.env.scene.update_render(update_sensors=True, update_human_render_cameras=False)
+        return True
+
+    def _draw(self, name: str) -> Tensor:
+        sensor = self.env.scene.sensors[name]
+        with _words_of_the_renderer():
+            sensor.capture()
+            drawn = sensor.get_obs(rgb=True, depth=False, position=False, segmentation=False)
+        return drawn["rgb"]  # type: ignore[no-any-return]
+
+    def picture(self) -> Tensor:
+        """Return what a video shows: the first camera, or where a policy has none, the one that ManiSkill films with."""
+        if self._prepare():
+            return self._draw(self._cameras[0])
+        with _words_of_the_renderer():
+            picture = self.env.render_rgb_array()
+        if picture is None:
+            raise SimulatorError("there is nothing to film with: the task has no camera, or renderer is 'none'")
+        return picture  # type: ignore[no-any-return]
+
+    def state(self) -> Tensor:
+        """Return float32 ``[n, S]``: the numbers of the observation, flattened in ManiSkill's order."""
+        parts = _leaves(self.numbers())
+        return torch.cat([part.reshape(self.rows, -1).float() for part in parts], 1)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what the observation holds besides pictures, by name."""
+        self.env._obs_mode = self._observation  # some tasks ask for its name
+        try:
+            return self.env._get_obs_state_dict(self.env.get_info())  # type: ignore[no-any-return]
+        finally:
+            self.env._obs_mode = _NOTHING
+
+    def close(self) -> None:
+        """Free the scene."""
+        self.env.close()
+
+
+class _Frozen:
+    """Rows that are not to be stepped, where physics steps all of them."""
+
+    def __init__(self, instance: Instance, rows_n: Tensor) -> None:
+        self._instance = instance
+        self._rows_n = torch.zeros_like(rows_n)
+        self._state: Any = None
+        if instance.rows > 1:
+            self.add(rows_n)
+
+    def add(self, rows_n: Tensor) -> None:
+        """From now on these rows stay as they are."""
+        if self._instance.rows == 1 or not bool(rows_n.any()):
+            return
+        now = _cloned(self._instance.env.get_state_dict())
+        self._state = now if self._state is None else _merged(self._state, now, rows_n)
+        self._rows_n = self._rows_n | rows_n
+
+    def put_back(self, running_n: Tensor) -> None:
+        """Bring them back to where they were; the others stay where they are."""
+        if self._state is None or not bool(self._rows_n.any()):
+            return
+        env = self._instance.env
+        now = _cloned(env.get_state_dict())
+        env.set_state_dict(_merged(now, self._state, self._rows_n))
+        if env.gpu_sim_enabled:
+            env.scene._gpu_apply_all()
+            env.scene.px.gpu_update_articulation_kinematics()
+            env.scene._gpu_fetch_all()
+
+
+class _Late(Mapping[str, Any]):
+    """An observation for rewards that look at one; none of ManiSkill's does, so it is made when asked for."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+
+    @cached_property
+    def _made(self) -> Mapping[str, Any]:
+        return self._instance.numbers()
+
+    def __getitem__(self, key: str) -> Any:
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+class _words_of_the_renderer:
+    """Turn what Vulkan says into what to do."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, RuntimeError):
+            raise startup.failed("", error) from error
+
+
+def _made(config: ManiSkillConfig, rows: int, physics: str) -> Any:
+    from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
+
+    task = header_of(config)
+    draws = vulkan.chosen(config.renderer)
+    size = {"height": config.image_size, "width": config.image_size} if config.image_size else {}
+    env = startup.make(
+        config.task,
+        module=task.module,
+        num_envs=rows,
+        obs_mode=_NOTHING,
+        control_mode=control_mode_of(config, task),
+        reward_mode=reward_of(config, task),
+        sim_backend={"cpu": "physx_cpu", "gpu": "physx_cuda"}[physics],
+        render_backend={"cpu": "sapien_cpu", "gpu": "sapien_cuda", "none": "none"}[draws],
+        sensor_configs=size,
+    )
+    env.obs_mode_struct = parse_obs_mode_to_struct(config.observation)
+    return env
+
+
+def _action_parts(env: Any) -> dict[str, int] | None:
+    """Return the width of each robot's action where several act; None: there is one."""
+    spaces = getattr(env.single_action_space, "spaces", None)
+    return None if spaces is None else {name: one.shape[0] for name, one in spaces.items()}
+
+
+def _nothing(rows: int, horizon: int, device: torch.device) -> Played:
+    flags = [torch.zeros(rows, horizon, dtype=torch.bool, device=device) for _ in range(3)]
+    success = [torch.zeros(rows, dtype=torch.bool, device=device) for _ in range(2)]
+    return Played(torch.zeros(rows, horizon, device=device), *flags, *success, [[] for _ in range(rows)])
+
+
+def _leaves(tree: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors of a tree in its order, but those of controllers last: they belong to the control mode."""
+    found: list[Tensor] = []
+    last: list[Tensor] = []
+    for name, value in tree.items():
+        some = _leaves(value) if isinstance(value, Mapping) else [value]
+        if name == "controller":
+            last += some
+        else:
+            found += some
+    return found + last
+
+
+def _cloned(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {name: _cloned(value) for name, value in tree.items()}
+    return tree.clone()
+
+
+def _merged(one: Any, other: Any, rows: Tensor) -> Any:
+    """Return a tree of ``[n, ...]`` tensors with some rows (numbers, or flags) of another one."""
+    if isinstance(one, Mapping):
+        return {name: _merged(value, other[name], rows) for name, value in one.items()}
+    merged = one.clone()
+    merged[rows] = other[rows]
+    return merged
