@@ -29,10 +29,10 @@ def main() -> int:
     try:
         found = survey.survey_all() if options.all else survey.survey(options.tasks, options.module)
     except RlvlaError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return error.exit_code
     options.output.write_text(_by_lines(found))
-    print(f"{len(found['tasks'])} tasks in {options.output}")
+    sys.stdout.write(f"{len(found['tasks'])} tasks in {options.output}\n")
     return 0
 
 

@@ -152,18 +152,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m rlvla_sim_maniskill.cpu_vulkan", description=__doc__)
     parser.parse_args()
     if reason := not_wanted():
-        print(f"no CPU Vulkan driver unpacked: {reason}")
+        sys.stdout.write(f"no CPU Vulkan driver unpacked: {reason}\n")
         return 0
     there = manifest()
     try:
         path = there or bring()
     except Unavailable as error:
-        print(f"no CPU Vulkan driver: {error}", file=sys.stderr)
+        sys.stderr.write(f"no CPU Vulkan driver: {error}\n")
         return 1
     if missing := missing_libraries():
-        print(f"the CPU Vulkan driver lacks {', '.join(missing)}: apt-get install {' '.join(STOCK)}", file=sys.stderr)
+        sys.stderr.write(f"the CPU Vulkan driver lacks {', '.join(missing)}: apt-get install {' '.join(STOCK)}\n")
         return 1
-    print(f"CPU Vulkan driver {'is' if there else 'unpacked'} at {path}")
+    sys.stdout.write(f"CPU Vulkan driver {'is' if there else 'unpacked'} at {path}\n")
     return 0
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,21 +49,20 @@ class Instance:
 
     Args:
         config: of the simulator.
-        rows: n; more than 1 on a GPU only.
-        physics: ``cpu`` or ``gpu``.
+        env: of n rows, from :func:`made`.
     """
 
-    def __init__(self, config: ManiSkillConfig, rows: int, physics: str) -> None:
+    def __init__(self, config: ManiSkillConfig, env: Any) -> None:
         task = header_of(config)
-        self.rows = rows
+        self.env = env
+        self.rows: int = env.num_envs
         self._cameras = [camera.name for camera in cameras_of(config, task)]
         self._limit = config.max_episode_steps or task.max_episode_steps
         self._goes_on = config.ignore_terminations
         self._observation = config.observation
-        self.env = _made(config, rows, physics)
-        self.device: torch.device = self.env.device
-        self._parts = _action_parts(self.env)
-        self._steps = torch.zeros(rows, dtype=torch.int64, device=self.device)
+        self.device: torch.device = env.device
+        self._parts = _action_parts(env)
+        self._steps = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
         self.recorded: set[int] = set()
         """Rows that frames are kept of."""
 
@@ -259,7 +258,12 @@ class _words_of_the_renderer:
             raise startup.failed("", error) from error
 
 
-def _made(config: ManiSkillConfig, rows: int, physics: str) -> Any:
+def made(config: ManiSkillConfig, rows: int, physics: Literal["cpu", "gpu"]) -> Any:
+    """Return ManiSkill's environment; more than one row on a GPU only.
+
+    Raises:
+        SimulatorError: it cannot be made; why, and what to do.
+    """
     from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
 
     task = header_of(config)

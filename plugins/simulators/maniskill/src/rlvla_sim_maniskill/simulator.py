@@ -30,16 +30,16 @@ class ManiSkillSimulator(Simulator):
 
         import torch
 
-        from rlvla_sim_maniskill.instance import Instance
+        from rlvla_sim_maniskill import instance
 
         self._torch = torch
         self._wordings = instructions.wordings(header_of(config), config.wording)
         self._on_gpu = self.spec.device == "gpu"
         if self._on_gpu:
-            self._instances = [Instance(config, rows, "gpu")]
+            self._instances = [instance.Instance(config, instance.made(config, rows, "gpu"))]
         else:
             torch.set_num_threads(1)  # a worker is a core; its tensors hold a few numbers
-            self._instances = [Instance(config, 1, "cpu") for _ in range(rows)]
+            self._instances = [instance.Instance(config, instance.made(config, 1, "cpu")) for _ in range(rows)]
         self._size = rows // len(self._instances)
         """Rows of an instance."""
         self._device = self._instances[0].device
