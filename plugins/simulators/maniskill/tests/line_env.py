@@ -24,7 +24,15 @@ TOLERANCE = 0.05
 def header(folder: Path) -> str:
     """Write the header of the line; returns its path."""
     camera = {"name": "front", "height": SIZE, "width": SIZE, "mounted": False}
-    part = {"name": "move", "size": 1, "kind": "delta", "low": -1.0, "high": 1.0, "unit": "normalised", "frame": "world"}
+    part = {
+        "name": "move",
+        "size": 1,
+        "kind": "delta",
+        "low": -1.0,
+        "high": 1.0,
+        "unit": "normalised",
+        "frame": "world",
+    }
     state = [{"name": "place", "size": 1}, {"name": "goal", "size": 1}]
     task = {
         "max_episode_steps": 30,

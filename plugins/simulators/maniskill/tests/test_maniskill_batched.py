@@ -104,7 +104,13 @@ def test_training_goes_through_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path
         model={"use": "tiny", "image_size": 16},
         algo={"use": "ppo", "window": 3, "minibatch_size": 6},
         scheduler="async-rollout",
-        run={"steps": 2, "device": "cpu", "directory": str(tmp_path), "slots": 2, "without": ["display", "tensorboard"]},
+        run={
+            "steps": 2,
+            "device": "cpu",
+            "directory": str(tmp_path),
+            "slots": 2,
+            "without": ["display", "tensorboard"],
+        },
     ) as run:
         run.train()
         assert run.evaluate(episodes=4).episodes[0].steps > 0

@@ -84,7 +84,10 @@ def test_every_task_of_the_table_can_be_described() -> None:
         ({"task": "Fly"}, "no task 'Fly'; there is: DrawTriangle-v1"),
         ({"task": "PickSingleYCB-v1"}, "python -m mani_skill.utils.download_asset ycb, then"),
         ({"control_mode": "pd_ee_delta_pse"}, "Did you mean 'pd_ee_delta_pos"),
-        ({"task": "MS-AntWalk-v1", "reward": "sparse"}, "got 'sparse', MS-AntWalk-v1 has normalized_dense, dense, none"),
+        (
+            {"task": "MS-AntWalk-v1", "reward": "sparse"},
+            "got 'sparse', MS-AntWalk-v1 has normalized_dense, dense, none",
+        ),
         ({"cameras": ("base_camera", "left")}, "wanted one or more of ('base_camera',)"),
         ({"cameras": ()}, "wanted one or more of"),
         ({"observation": "state", "image_size": 64}, "the observation 'state' has no pictures"),
@@ -116,7 +119,9 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_a_file_that_is_no_header_says_what_writes_one(tmp_path: Path, text: str) -> None:
     file = tmp_path / "task.json"
     file.write_text(text)
-    with pytest.raises(ConfigError, match="wanted a file that `python -m rlvla_sim_maniskill TASK --output FILE` wrote"):
+    with pytest.raises(
+        ConfigError, match="wanted a file that `python -m rlvla_sim_maniskill TASK --output FILE` wrote"
+    ):
         describe(made(task_file=str(file)))
 
 

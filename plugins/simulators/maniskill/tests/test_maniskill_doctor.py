@@ -32,7 +32,9 @@ def test_settings_come_first() -> None:
 
 def test_a_driver_that_is_not_there_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "icd.json"
-    broken.write_text('{"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere.so", "api_version": "1.3.0"}}')
+    broken.write_text(
+        '{"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere.so", "api_version": "1.3.0"}}'
+    )
     monkeypatch.setenv("VK_ICD_FILENAMES", str(broken))
     checks = found(STATE)
     assert "SAPIEN finds no usable Vulkan device" in checks["Vulkan"].found and not checks["Vulkan"].ok

@@ -118,7 +118,9 @@ def test_tasks_that_build_another_scene_for_each_seed_are_functions_of_it() -> N
 
 
 def test_two_robots_take_one_vector_of_actions() -> None:
-    config = ManiSkillConfig(task="TwoRobotStackCube-v1", observation="state", backend="cpu", control_mode="pd_joint_pos")
+    config = ManiSkillConfig(
+        task="TwoRobotStackCube-v1", observation="state", backend="cpu", control_mode="pd_joint_pos"
+    )
     simulator = ManiSkillSimulator(config, rows=1)
     simulator.reset([0], [1], STARTS[:1])
     before = simulator._instances[0].env.agent.agents[1].robot.get_qpos().clone()
@@ -200,7 +202,9 @@ def test_a_policy_without_pictures_is_filmed_all_the_same(simulator: ManiSkillSi
 
 
 def test_several_rows_on_a_cpu_are_refused() -> None:
-    with pytest.raises(SimulatorError, match="task PushCube-v1 cannot be made: RuntimeError: Cannot set the sim backend to 'cpu'"):
+    with pytest.raises(
+        SimulatorError, match="task PushCube-v1 cannot be made: RuntimeError: Cannot set the sim backend to 'cpu'"
+    ):
         instance.made(STATE, 2, "cpu")
 
 
@@ -243,7 +247,9 @@ def run_worker(config: ManiSkillConfig, **environment: str) -> tuple[str, float]
 
 def test_no_vulkan_device_says_what_to_do_within_a_minute(tmp_path: Path) -> None:
     broken = tmp_path / "icd.json"
-    broken.write_text('{"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere.so", "api_version": "1.3.0"}}')
+    broken.write_text(
+        '{"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere.so", "api_version": "1.3.0"}}'
+    )
     error, seconds = run_worker(STATE, VK_ICD_FILENAMES=str(broken))
     assert "SAPIEN finds no usable Vulkan device" in error and "which it needs for state too" in error
     assert seconds < 60
@@ -310,7 +316,9 @@ def test_a_driver_that_the_user_names_is_kept_and_made_absolute(
         vulkan.set_environment("auto")
 
 
-def test_the_unpacked_driver_is_found_unless_a_gpu_draws(no_driver_chosen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unpacked_driver_is_found_unless_a_gpu_draws(
+    no_driver_chosen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(vulkan, "visible_gpus", lambda: 0)
     assert vulkan.set_environment("cpu") == ""
     cpu_vulkan.folder().mkdir(parents=True)
@@ -324,7 +332,9 @@ def test_the_unpacked_driver_is_found_unless_a_gpu_draws(no_driver_chosen: Path,
 
 
 def test_a_machine_that_needs_no_driver_gets_none(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(cpu_vulkan, "_release", lambda: {"ID": "debian", "VERSION_ID": "13", "PRETTY_NAME": "Debian 13"})
+    monkeypatch.setattr(
+        cpu_vulkan, "_release", lambda: {"ID": "debian", "VERSION_ID": "13", "PRETTY_NAME": "Debian 13"}
+    )
     monkeypatch.setattr(cpu_vulkan, "bring", lambda: pytest.fail("it was brought"))
     monkeypatch.setattr(sys, "argv", ["cpu_vulkan"])
     assert cpu_vulkan.main() == 0
