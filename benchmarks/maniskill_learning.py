@@ -68,15 +68,18 @@ def run(kind: str, minutes: float, seed: int, overrides: Mapping[str, Any]) -> d
     recipe = runpy.run_path(str(HERE.parent / "examples" / EXAMPLES[kind]))["recipe"]()
     recipe = overridden(overridden(recipe, overrides), {"run": {"seed": seed, "name": f"{kind}-{seed}"}})
     before = _cpu_seconds()
+    evaluation, steps = recipe["eval"], recipe["run"]["steps"]
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"directory": folder, "without": ("display", "tensorboard", "report"), "save_every": 0}
         curve = Curve()
-        with rlvla.build(**overridden(recipe, {"run": quiet}), listeners=[curve]) as one:
-            start = one.evaluate(episodes=FINAL_EPISODES // 2)
+        with rlvla.build(**overridden(recipe, {"run": quiet, "eval": {"every": 0}}), listeners=[curve]) as one:
+            start = one.evaluate(episodes=evaluation["episodes"])
             until = 0
-            while curve.seconds() < minutes * 60 and until < recipe["run"]["steps"]:
-                until = min(until + _BLOCK, recipe["run"]["steps"])
+            while curve.seconds() < minutes * 60 and until < steps:
+                until = min(until + _BLOCK, steps)
                 one.train(until)
+                if until % evaluation["every"] == 0 and until < steps:
+                    one.evaluate(episodes=evaluation["episodes"])
             seconds = curve.seconds()
             end = one.evaluate(episodes=FINAL_EPISODES)
     return {
