@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 import rlvla
 from rlvla.errors import ConfigError
 from rlvla.specs import Camera, Role, SimulatorSpec, TaskSpec
-from rlvla_sim_maniskill import backends, header, instructions
+from rlvla_sim_maniskill import backends, header, instructions, plate25
 from rlvla_sim_maniskill.header import CameraHeader, TaskHeader
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["ManiSkillConfig", "describe", "plugin"]
 
-Reward = Literal["normalized_dense", "dense", "sparse", "none"]
-REWARDS: tuple[Reward, ...] = ("normalized_dense", "dense", "sparse", "none")
+Reward = Literal["normalized_dense", "dense", "grasp_and_place", "sparse", "none"]
+REWARDS: tuple[Reward, ...] = ("normalized_dense", "dense", "grasp_and_place", "sparse", "none")
 
 
 @rlvla.config
@@ -47,13 +47,18 @@ class ManiSkillConfig:
     """Height and width of pictures in pixels; None: as the task has them (mostly 128)."""
     control_mode: str | None = None
     """How actions move the robot, by ManiSkill's name; None: ``pd_ee_delta_pose`` where the robot has it, else its default."""
-    reward: Literal["normalized_dense", "dense", "sparse", "none"] | None = None
-    """ManiSkill's reward; None: the first of these that the task has."""
+    reward: Literal["normalized_dense", "dense", "grasp_and_place", "sparse", "none"] | None = None
+    """ManiSkill's reward, or (in tasks that tell of it) steps forward in grasping and placing: 0.1 for holding the object,
+    0.1 for holding it five steps, 1 for having placed it; None: the first of these that the task has."""
     wording: Literal["own", "seen", "unseen"] = "own"
     """Instructions: one fixed sentence (the task's own where it has one), or drawn by the seed from wordings for training
     (``seen``) or from held-out ones (``unseen``)."""
     max_episode_steps: Annotated[int, Ge(1)] | None = None
     """Env steps before an episode is truncated; None: the task's own limit."""
+    objects: Literal["train", "test", "all"] = "train"
+    """What episodes of ``PutOnPlateInScene25...`` are drawn from: for training, held out, or both."""
+    assets: str | None = None
+    """Folder with the data set of those tasks; None: beside what ManiSkill downloads."""
     ignore_terminations: bool = False
     """Episodes go on after success or failure until the step limit: success at the end then says whether it lasted."""
 
@@ -64,7 +69,7 @@ def header_of(config: ManiSkillConfig) -> TaskHeader:
     Raises:
         ConfigError: an unknown task, or one whose assets nobody has looked at yet.
     """
-    there = header.tasks(config.task_file)
+    there = header.tasks(config.task_file) if config.task_file else {**header.tasks(None), **plate25.headers()}
     if config.task not in there:
         raise ConfigError(header.unknown(config.task, list(there), config.task_file))
     return there[config.task]
@@ -118,9 +123,21 @@ def _problems(config: ManiSkillConfig, task: TaskHeader) -> list[str]:
     if config.reward is not None and config.reward not in task.rewards:
         problems.append(f"reward: got {config.reward!r}, {task.name} has {', '.join(task.rewards)}")
     problems += _camera_problems(config, task)
+    problems += _plate25_problems(config)
     if config.max_episode_steps is None and task.max_episode_steps > 10_000:
         problems.append(f"max_episode_steps: {task.name} has no limit of its own: give one")
     return problems
+
+
+def _plate25_problems(config: ManiSkillConfig) -> list[str]:
+    if config.task in plate25.VARIANTS:
+        fixed = "image_size: pictures of this task are 640x480, and the camera sees another part with other sizes"
+        return [fixed] if config.image_size is not None else []
+    return [
+        f"{option}: {config.task} has no use for it; it belongs to PutOnPlateInScene25..."
+        for option, default in (("objects", "train"), ("assets", None))
+        if getattr(config, option) != default
+    ]
 
 
 def _camera_problems(config: ManiSkillConfig, task: TaskHeader) -> list[str]:
@@ -170,7 +187,7 @@ def describe(config: ManiSkillConfig) -> SimulatorSpec:
         action=mode.parts,
         control_hz=task.control_hz,
         max_episode_steps=config.max_episode_steps or task.max_episode_steps,
-        tasks=(TaskSpec(task.name, wordings[0]),),
+        tasks=(TaskSpec(task.name, wordings[0], suite=plate25.SUITE if config.task in plate25.VARIANTS else ""),),
         device="gpu" if gpu else "cpu",
         in_process=gpu,
         restorable=not gpu,

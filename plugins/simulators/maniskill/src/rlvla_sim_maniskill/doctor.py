@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rlvla.devices import visible_gpus
 from rlvla.errors import ConfigError
 from rlvla.specs import Check
-from rlvla_sim_maniskill import ManiSkillConfig, backends, describe, startup, vulkan
+from rlvla_sim_maniskill import ManiSkillConfig, backends, describe, plate25, startup, vulkan
 
 _PROBE_TIMEOUT_S = 120
 _SOFTWARE = ("llvmpipe", "swiftshader", "lavapipe")
@@ -47,6 +47,8 @@ def checks(config: ManiSkillConfig) -> Iterator[Check]:
     if problems:
         return
     yield Check("packages", True, ", ".join(f"{name} {version}" for name, version in startup.versions().items()))
+    for problem in startup.plate25_problems(config.assets) if config.task in plate25.VARIANTS else ():
+        yield Check("assets", False, problem, "see there")
     drawn = _vulkan(config)
     yield drawn
     if drawn.ok or drawn.warning:
@@ -93,6 +95,7 @@ def _vulkan(config: ManiSkillConfig) -> Check:
 def _task(config: ManiSkillConfig) -> Check:
     name = "task"
     options = {"task": config.task, "task_file": config.task_file, "renderer": config.renderer, "backend": "cpu"}
+    options |= {"objects": config.objects, "assets": config.assets}
     command = [sys.executable, "-P", "-c", _MAKE, json.dumps(options)]
     try:
         done = subprocess.run(

@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 
 from rlvla.errors import SimulatorError
-from rlvla_sim_maniskill import ManiSkillConfig, cameras_of, control_mode_of, header_of, reward_of, startup, vulkan
+from rlvla_sim_maniskill import (
+    ManiSkillConfig,
+    cameras_of,
+    control_mode_of,
+    header_of,
+    plate25,
+    reward_of,
+    startup,
+    vulkan,
+)
 
 _NOTHING = "none"
 """Observation mode in which resets draw nothing; what is observed is asked for at the end of a chunk."""
@@ -60,9 +69,15 @@ class Instance:
         self._limit = config.max_episode_steps or task.max_episode_steps
         self._goes_on = config.ignore_terminations
         self._observation = config.observation
+        self._grasp_and_place = reward_of(config, task) == "grasp_and_place"
+        self._paints = _paints(env)
+        self._info: Mapping[str, Any] = {}
+        """Of the last step or reset."""
         self.device: torch.device = env.device
         self._parts = _action_parts(env)
         self._steps = torch.zeros(self.rows, dtype=torch.int64, device=self.device)
+        self._worth = torch.zeros(self.rows, device=self.device)
+        """Of what was reached so far, where grasping and placing are rewarded."""
         self.recorded: set[int] = set()
         """Rows that frames are kept of."""
 
@@ -78,11 +93,12 @@ class Instance:
         controllers = _cloned(self.env.agent.get_controller_state()) if others else {}
         rows = torch.tensor([row], device=self.device)
         with startup.quiet():
-            self.env.reset(seed=[seed % 2**32] * self.rows, options={"env_idx": rows} if others else {})
+            _, self._info = self.env.reset(seed=[seed % 2**32] * self.rows, options={"env_idx": rows} if others else {})
         if others and controllers:  # ManiSkill resets the controllers of all rows
             now = _cloned(self.env.agent.get_controller_state())
             self.env.agent.set_controller_state(_merged(controllers, now, rows))
         self._steps[row] = 0
+        self._worth[row] = 0
 
     def instructions(self) -> list[str] | None:
         """Return the task's own words for each row; None: it has none."""
@@ -125,12 +141,19 @@ class Instance:
         env = self.env
         done = env._step_action(self._action(action_nA))
         env._elapsed_steps += 1
-        info = env.get_info()
-        reward_n = env.get_reward(obs=_Late(self), action=done, info=info)
+        info = self._info = env.get_info()
+        reward_n = self._reward(done, info)
         none_n = torch.zeros(self.rows, dtype=torch.bool, device=self.device)
         success_n, fail_n = (info.get(name, none_n).bool() for name in ("success", "fail"))
         over_n = none_n if self._goes_on else success_n | fail_n
-        return reward_n.float(), success_n, over_n
+        return reward_n, success_n, over_n
+
+    def _reward(self, action: Any, info: Mapping[str, Any]) -> Tensor:
+        """Return float32 ``[n]``: ManiSkill's own, or what grasping and placing became worth more than before."""
+        if not self._grasp_and_place:
+            return self.env.get_reward(obs=_Late(self), action=action, info=info).float()  # type: ignore[no-any-return]
+        before_n, self._worth = self._worth, grasp_and_place(info)
+        return self._worth - before_n
 
     def _action(self, action_nA: Tensor) -> Any:
         """Return an action as the environment takes it: robots that act together have a dictionary."""
@@ -150,7 +173,15 @@ class Instance:
 
     def images(self) -> dict[str, Tensor]:
         """Draw the configured cameras: uint8 ``[n, height, width, 3]`` each."""
+        if self._cameras and self._paints:
+            return self._painted()
         return {name: self._draw(name) for name in self._cameras} if self._prepare() else {}
+
+    def _painted(self) -> dict[str, Tensor]:
+        """Return pictures of a task that paints over what its cameras see."""
+        with _words_of_the_renderer():
+            seen = self.env._get_obs_sensor_data()
+        return {name: seen[name]["rgb"] for name in self._cameras}
 
     def _prepare(self) -> bool:
         """Hide what a policy is not to see, and show the scene's present state to the renderer."""
@@ -171,6 +202,8 @@ class Instance:
 
     def picture(self) -> Tensor:
         """Return what a video shows: the first camera, or where a policy has none, the one that ManiSkill films with."""
+        if self._cameras and self._paints:
+            return self._painted()[self._cameras[0]]
         if self._prepare():
             return self._draw(self._cameras[0])
         with _words_of_the_renderer():
@@ -186,9 +219,11 @@ class Instance:
 
     def numbers(self) -> dict[str, Any]:
         """Return what the observation holds besides pictures, by name."""
+        # What a step or reset found stays true of a single row, and some tasks count how often they are asked.
+        info = self._info if self.rows == 1 else self.env.get_info()
         self.env._obs_mode = self._observation  # some tasks ask for its name
         try:
-            return self.env._get_obs_state_dict(self.env.get_info())  # type: ignore[no-any-return]
+            return self.env._get_obs_state_dict(info)  # type: ignore[no-any-return]
         finally:
             self.env._obs_mode = _NOTHING
 
@@ -268,6 +303,7 @@ def made(config: ManiSkillConfig, rows: int, physics: Literal["cpu", "gpu"]) -> 
 
     task = header_of(config)
     draws = vulkan.chosen(config.renderer)
+    reward = reward_of(config, task)
     size = {"height": config.image_size, "width": config.image_size} if config.image_size else {}
     env = startup.make(
         config.task,
@@ -275,13 +311,43 @@ def made(config: ManiSkillConfig, rows: int, physics: Literal["cpu", "gpu"]) -> 
         num_envs=rows,
         obs_mode=_NOTHING,
         control_mode=control_mode_of(config, task),
-        reward_mode=reward_of(config, task),
+        reward_mode="none" if reward == "grasp_and_place" else reward,
         sim_backend={"cpu": "physx_cpu", "gpu": "physx_cuda"}[physics],
         render_backend={"cpu": "sapien_cpu", "gpu": "sapien_cuda", "none": "none"}[draws],
         sensor_configs=size,
+        **_of_plate25(config),
     )
-    env.obs_mode_struct = parse_obs_mode_to_struct(config.observation)
+    # those that paint over a picture have to know what is where in it
+    env.obs_mode_struct = parse_obs_mode_to_struct(config.observation + ("+segmentation" if _paints(env) else ""))
     return env
+
+
+def _of_plate25(config: ManiSkillConfig) -> dict[str, Any]:
+    """Return what the tasks of :mod:`rlvla_sim_maniskill.plate25` are made with, after looking for their files.
+
+    Raises:
+        SimulatorError: files are missing; which, and what brings them.
+    """
+    if config.task not in plate25.VARIANTS:
+        return {}
+    if problems := startup.plate25_problems(config.assets):
+        raise SimulatorError("\n".join(problems))
+    return {"objects": config.objects, "assets": config.assets}
+
+
+def _paints(env: Any) -> bool:
+    """Return whether a task changes its pictures after they were drawn."""
+    from mani_skill.envs.sapien_env import BaseEnv
+
+    own = getattr(type(env), "_get_obs_sensor_data", None)
+    return own is not None and own is not BaseEnv._get_obs_sensor_data
+
+
+def grasp_and_place(info: Mapping[str, Any]) -> Tensor:
+    """Return what has been reached, float32 ``[n]``: 0.1 for having held the object, 0.1 for having held it five steps in a
+    row, 1 while it lies in its place and was held before. Source: RLinf, ``rlinf/envs/maniskill/maniskill_env.py``."""
+    held_n, longer_n, solved_n = (info[name] for name in ("is_src_obj_grasped", "consecutive_grasp", "success"))
+    return 0.1 * held_n.float() + 0.1 * longer_n.float() + (solved_n & held_n).float()
 
 
 def _action_parts(env: Any) -> dict[str, int] | None:

@@ -15,7 +15,7 @@ from rlvla_sim_maniskill.header import TaskHeader
 
 Wording = Literal["own", "seen", "unseen"]
 
-GOALS: Mapping[str, tuple[str, ...]] = {
+GOALS: Mapping[str, tuple[str, str]] = {
     "DrawTriangle-v1": ("draw the outlined triangle", "trace the triangle with the pen"),
     "FMBAssembly1Easy-v1": ("assemble the parts on the board", "put the parts together on the board"),
     "LiftPegUpright-v1": ("stand the peg upright", "lift the peg until it stands on its end"),
@@ -71,19 +71,26 @@ SEEN = ("{}", "please {}", "your task is to {}", "{} now")
 UNSEEN = ("could you {}?", "the robot should {}", "try to {}", "I would like you to {}")
 
 
-def goals(header: TaskHeader) -> tuple[str, ...]:
+def goals(header: TaskHeader) -> tuple[str, str]:
     """Return what is to be done, in the words of training and in others."""
     if header.instruction:
-        return (header.instruction, header.instruction)
+        return header.instruction, header.instruction
     if header.name in GOALS:
-        return GOALS[header.name]
+        seen, unseen = GOALS[header.name]
+        return seen, unseen
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", re.sub(r"-v\d+$", "", header.name)).replace("_", " ").lower()
-    return (words, words)
+    return words, words
 
 
-def wordings(header: TaskHeader, wording: Wording) -> tuple[str, ...]:
-    """Return all instructions that a task is given in."""
-    seen, unseen = goals(header)
+def wordings(header: TaskHeader, wording: Wording, own: str | None = None) -> tuple[str, ...]:
+    """Return all instructions that a task is given in.
+
+    Args:
+        header: of the task.
+        wording: which kind.
+        own: what the task itself says of an episode; None: what is known of the task.
+    """
+    seen, unseen = (own, own) if own is not None else goals(header)
     if wording == "own":
         return (seen,)
     if wording == "seen":

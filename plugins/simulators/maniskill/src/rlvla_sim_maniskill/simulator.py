@@ -33,7 +33,7 @@ class ManiSkillSimulator(Simulator):
         from rlvla_sim_maniskill import instance
 
         self._torch = torch
-        self._wordings = instructions.wordings(header_of(config), config.wording)
+        self._task = header_of(config)
         self._on_gpu = self.spec.device == "gpu"
         if self._on_gpu:
             self._instances = [instance.Instance(config, instance.made(config, rows, "gpu"))]
@@ -44,7 +44,7 @@ class ManiSkillSimulator(Simulator):
         """Rows of an instance."""
         self._device = self._instances[0].device
         self._condition = np.full(rows, _EMPTY)
-        self._instruction = [self._wordings[0]] * rows
+        self._instruction = [self.spec.tasks[0].instruction] * rows
         self._seed = [0] * rows
         self._played: list[list[np.ndarray]] = [[] for _ in range(rows)]
         """Actions of each row's episode, where a live episode can be restored."""
@@ -130,7 +130,8 @@ class ManiSkillSimulator(Simulator):
         instance, place = self._instances[row // self._size], row % self._size
         instance.reset(place, derive(seed, "maniskill"))
         own = instance.instructions()
-        self._instruction[row] = instructions.choose(self._wordings, seed) if own is None else own[place]
+        some = instructions.wordings(self._task, self._config.wording, None if own is None else own[place])
+        self._instruction[row] = instructions.choose(some, seed)
         self._seed[row], self._played[row] = seed, []
         self._condition[row] = _RUNNING
 

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from rlvla.errors import SimulatorError
-from rlvla_sim_maniskill import header, vulkan
+from rlvla_sim_maniskill import header, plate25, vulkan
 from rlvla_sim_maniskill.vulkan import Renderer
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 PINS = {"mani-skill": "3.0.1", "sapien": "3.0.3"}
 """Versions that the table of tasks was measured on."""
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_SHOWN = 12
+"""Missing files that a message names."""
 _renderer: Renderer = "auto"
 _kept_renderers: dict[str, Any] = {}
 
@@ -120,13 +122,27 @@ def make(task: str, *, module: str = "", **options: Any) -> Any:
         raise SimulatorError(
             f"task {task!r}: {where} (python -m rlvla_sim_maniskill {task} --module MODULE --output FILE)"
         )
+    spec = REGISTERED_ENVS[task]
+    if options.get("obs_mode") == "none" and not {"none", "any_textures"} & set(spec.cls.SUPPORTED_OBS_MODES):
+        options["obs_mode"] = spec.cls.SUPPORTED_OBS_MODES[0]
     try:
         with quiet(), nobody_asked():
-            env = REGISTERED_ENVS[task].make(**options)
+            env = spec.make(**options)
             _keep_renderer(env)
     except (Exception, SystemExit) as error:
         raise failed(task, error) from error
     return env
+
+
+def plate25_problems(assets: str | None) -> list[str]:
+    """Say which files of :mod:`rlvla_sim_maniskill.plate25` are missing or of another release, and what brings them."""
+    problems = plate25.database_problems(assets)
+    if missing := plate25.missing(assets):
+        shown = [str(path) for path in missing[:_SHOWN]] + (["..."] if len(missing) > _SHOWN else [])
+        problems.append(
+            f"{len(missing)} files are missing: {', '.join(shown)}. They are in no package: {plate25.commands(assets)}"
+        )
+    return problems
 
 
 def _keep_renderer(env: Any) -> None:

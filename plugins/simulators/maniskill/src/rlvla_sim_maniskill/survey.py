@@ -13,6 +13,8 @@ import numpy as np
 from rlvla_sim_maniskill import header, startup
 
 log = logging.getLogger(__name__)
+_GRASPS = {"is_src_obj_grasped", "consecutive_grasp", "success"}
+"""What a task has to tell to be rewarded for grasping and placing."""
 
 _UNDECLARED = {
     "AnymalC": ("anymal_c",),
@@ -79,7 +81,7 @@ def _look(name: str, module: str, actions: dict[str, Any]) -> dict[str, Any]:
     about = {
         "max_episode_steps": int(REGISTERED_ENVS[name].max_episode_steps or 1000),
         "control_hz": float(env.control_freq),
-        "rewards": list(env.SUPPORTED_REWARD_MODES),
+        "rewards": [*(["grasp_and_place"] if set(info) >= _GRASPS else []), *env.SUPPORTED_REWARD_MODES],
         "cameras": [_camera(env, uid, config) for uid, config in env._sensor_configs.items()],
         "proprioception": _state_parts(env, shown),
         "state": _state_parts(env, full),
