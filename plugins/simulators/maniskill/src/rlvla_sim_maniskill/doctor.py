@@ -47,8 +47,11 @@ def checks(config: ManiSkillConfig) -> Iterator[Check]:
     if problems:
         return
     yield Check("packages", True, ", ".join(f"{name} {version}" for name, version in startup.versions().items()))
-    for problem in startup.plate25_problems(config.assets) if config.task in plate25.VARIANTS else ():
+    problems = startup.plate25_problems(config.assets) if config.task in plate25.VARIANTS else []
+    for problem in problems:
         yield Check("assets", False, problem, "see there")
+    if problems:
+        return
     drawn = _vulkan(config)
     yield drawn
     if drawn.ok or drawn.warning:
