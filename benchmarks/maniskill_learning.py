@@ -31,7 +31,6 @@ EXAMPLES = {
     "state": "tiny_maniskill_ppo_sync_cpu.py",
     "rgb": "tiny_maniskill_ppo_async-rollout_cuda.py",
 }
-FINAL_EPISODES = 256
 _BLOCK = 5
 """Training steps between two looks at the clock."""
 
@@ -63,7 +62,7 @@ class Curve:
         sys.stdout.flush()
 
 
-def run(kind: str, minutes: float, seed: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Train one recipe with one seed until the time is over, and measure it."""
     recipe = runpy.run_path(str(HERE.parent / "examples" / EXAMPLES[kind]))["recipe"]()
     recipe = overridden(overridden(recipe, overrides), {"run": {"seed": seed, "name": f"{kind}-{seed}"}})
@@ -81,7 +80,7 @@ def run(kind: str, minutes: float, seed: int, overrides: Mapping[str, Any]) -> d
                 if until % evaluation["every"] == 0 and until < steps:
                     one.evaluate(episodes=evaluation["episodes"])
             seconds = curve.seconds()
-            end = one.evaluate(episodes=FINAL_EPISODES)
+            end = one.evaluate(episodes=episodes)
     return {
         "start": _told(start),
         "end": _told(end),
@@ -171,6 +170,7 @@ def main() -> int:
     parser.add_argument("--rgb", action="store_true", help="from pictures; wants a GPU that draws, and many cores")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--episodes", type=int, default=256, help="of the last evaluation")
     parser.add_argument("--machine", default=machine(), help="what the result says it was measured on")
     parser.add_argument("--output", type=Path, help="JSON; finished seeds in it are kept")
     parser.add_argument("--overrides", type=json.loads, default={}, help="settings on top of the recipe, as JSON")
@@ -182,7 +182,7 @@ def main() -> int:
     if not options.render:
         results |= {"kind": kind, "machine": options.machine, "overrides": options.overrides}
         for seed in options.seeds:
-            results["runs"][str(seed)] = run(kind, options.minutes, seed, options.overrides)
+            results["runs"][str(seed)] = run(kind, options.minutes, seed, options.episodes, options.overrides)
             output.write_text(json.dumps(results).replace('"training"', '\n"training"') + "\n")
     sys.stdout.write(render(output))
     return 0

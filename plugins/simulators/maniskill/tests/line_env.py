@@ -71,7 +71,7 @@ class LineEnv:
     def _set_controller_state(self, state: dict[str, torch.Tensor]) -> None:
         self.target = state["target"].clone()
 
-    def reset(self, seed: list[int], options: dict[str, Any]) -> None:
+    def reset(self, seed: list[int], options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         assert len(seed) == self.num_envs
         rows = options.get("env_idx", torch.arange(self.num_envs))
         generator = torch.Generator().manual_seed(seed[0])
@@ -79,6 +79,7 @@ class LineEnv:
             self.place[row], self.goal[row] = torch.rand(2, 1, generator=generator) - 0.5
         self._elapsed_steps[rows] = 0
         self.target = self.place.clone()  # of all rows, as ManiSkill does
+        return {}, self.get_info()
 
     def _step_action(self, action: torch.Tensor) -> torch.Tensor:
         assert action.shape == (self.num_envs, 1)

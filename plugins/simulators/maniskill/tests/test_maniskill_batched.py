@@ -64,6 +64,33 @@ def test_everything_stays_a_tensor(batched: ManiSkillSimulator) -> None:
     assert all(isinstance(one, torch.Tensor) for one in shown)
 
 
+class _Elsewhere:
+    """A picture on another device: nothing can be done with it but to bring it here."""
+
+    def __init__(self, picture: torch.Tensor) -> None:
+        self._picture = picture
+
+    def to(self, device: torch.device) -> torch.Tensor:
+        return self._picture.to(device)
+
+
+@pytest.mark.parametrize("paints", [False, True])
+def test_pictures_come_to_where_physics_runs(batched: ManiSkillSimulator, paints: bool) -> None:
+    """Physics on the CPU, drawing on a GPU."""
+    one = batched._instances[0]
+    one.env.scene.sensors["front"].get_obs = lambda **which: {"rgb": _Elsewhere(one.env._pictures())}
+    one.env._get_obs_sensor_data = lambda: {"front": {"rgb": _Elsewhere(one.env._pictures())}}
+    one.env.render_rgb_array = lambda: _Elsewhere(one.env._pictures())
+    one._paints = paints
+    batched.record_video([0])
+    observation = batched.reset(range(4), [1, 2, 3, 4], _starts(4))
+    result = batched.step(torch.zeros(4, 2, 1), np.ones(4, bool))
+    assert isinstance(observation.images["front"], torch.Tensor)
+    assert result.frames is not None and len(result.frames[0]) == 2
+    one._cameras = []
+    assert isinstance(one.picture(), torch.Tensor)
+
+
 def test_rows_that_wait_are_put_back_where_they_were(batched: ManiSkillSimulator) -> None:
     batched.reset(range(4), [1, 2, 3, 4], _starts(4))
     before = batched._instances[0].env.get_state_dict()["actors"]["place"].clone()

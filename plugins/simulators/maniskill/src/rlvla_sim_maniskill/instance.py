@@ -172,7 +172,7 @@ class Instance:
     # ---- what is seen -----------------------------------------------------------------------------------------------
 
     def images(self) -> dict[str, Tensor]:
-        """Draw the configured cameras: uint8 ``[n, height, width, 3]`` each."""
+        """Draw the configured cameras: uint8 ``[n, height, width, 3]`` each, where physics runs (a GPU may draw for a CPU)."""
         if self._cameras and self._paints:
             return self._painted()
         return {name: self._draw(name) for name in self._cameras} if self._prepare() else {}
@@ -181,7 +181,7 @@ class Instance:
         """Return pictures of a task that paints over what its cameras see."""
         with _words_of_the_renderer():
             seen = self.env._get_obs_sensor_data()
-        return {name: seen[name]["rgb"] for name in self._cameras}
+        return {name: seen[name]["rgb"].to(self.device) for name in self._cameras}
 
     def _prepare(self) -> bool:
         """Hide what a policy is not to see, and show the scene's present state to the renderer."""
@@ -198,7 +198,7 @@ class Instance:
         with _words_of_the_renderer():
             sensor.capture()
             drawn = sensor.get_obs(rgb=True, depth=False, position=False, segmentation=False)
-        return drawn["rgb"]  # type: ignore[no-any-return]
+        return drawn["rgb"].to(self.device)  # type: ignore[no-any-return]
 
     def picture(self) -> Tensor:
         """Return what a video shows: the first camera, or where a policy has none, the one that ManiSkill films with."""
@@ -210,7 +210,7 @@ class Instance:
             picture = self.env.render_rgb_array()
         if picture is None:
             raise SimulatorError("there is nothing to film with: the task has no camera, or renderer is 'none'")
-        return picture  # type: ignore[no-any-return]
+        return picture.to(self.device)  # type: ignore[no-any-return]
 
     def state(self) -> Tensor:
         """Return float32 ``[n, S]``: the numbers of the observation, flattened in ManiSkill's order."""
