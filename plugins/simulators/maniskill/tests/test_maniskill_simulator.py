@@ -208,6 +208,12 @@ def test_several_rows_on_a_cpu_are_refused() -> None:
         instance.made(STATE, 2, "cpu")
 
 
+def test_a_gpu_that_is_not_there_does_not_become_the_cpu_in_silence() -> None:
+    config = ManiSkillConfig(backend="cpu", renderer="gpu", observation="state")
+    with pytest.raises(SimulatorError, match="the GPU's driver has no Vulkan part that works here"):
+        instance.made(config, 1, "cpu")
+
+
 @pytest.mark.parametrize(
     ("chunk", "words"),
     [

@@ -44,8 +44,8 @@ def manifest() -> Path | None:
     return path if path.is_file() and (folder() / _LIBRARY).is_file() else None
 
 
-def not_wanted() -> str:
-    """Return why this machine needs none; empty: it does."""
+def not_wanted(gpu_too: bool = False) -> str:
+    """Return why this machine needs none; empty: it does (``gpu_too``: also where a GPU is there)."""
     release = _release()
     if (release.get("ID"), release.get("VERSION_ID")) != ("debian", "12"):
         return (
@@ -53,7 +53,7 @@ def not_wanted() -> str:
         )
     if platform.machine() != "x86_64":
         return f"sapien has no packages for {platform.machine()}"
-    if Path("/proc/driver/nvidia/gpus").is_dir():
+    if Path("/proc/driver/nvidia/gpus").is_dir() and not gpu_too:
         return "this machine has an NVIDIA GPU: its driver is used"
     return ""
 
@@ -150,8 +150,8 @@ def _run(command: list[str], place: Path | None) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m rlvla_sim_maniskill.cpu_vulkan", description=__doc__)
-    parser.parse_args()
-    if reason := not_wanted():
+    parser.add_argument("--anyway", action="store_true", help="although this machine has an NVIDIA GPU")
+    if reason := not_wanted(gpu_too=parser.parse_args().anyway):
         sys.stdout.write(f"no CPU Vulkan driver unpacked: {reason}\n")
         return 0
     there = manifest()

@@ -4,6 +4,8 @@ ManiSkill's own ``step`` draws every camera at each action and counts a reward o
 same parts of it (``_step_action``, ``evaluate``, the reward), nothing is drawn before a chunk's end, and a row that is over, or
 was not asked for, ends where it was. On the CPU it is not stepped; the GPU steps all, so it is put back.
 
+Everything runs in torch's inference mode, which takes an eighth or more off ManiSkill's many small operations.
+
 Letters: n rows, H actions in a chunk, A action dimensions. Everything is a torch tensor on the environment's device.
 """
 
@@ -83,6 +85,7 @@ class Instance:
 
     # ---- resets -----------------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def reset(self, row: int, seed: int) -> None:
         """Start an episode in one row; what it starts from follows from the seed alone.
 
@@ -107,6 +110,7 @@ class Instance:
 
     # ---- chunks -----------------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def run(self, chunk_nHA: Tensor, active_n: Tensor) -> Played:
         """Execute a chunk in the active rows, each until its episode ends."""
         with startup.quiet():
@@ -171,6 +175,7 @@ class Instance:
 
     # ---- what is seen -----------------------------------------------------------------------------------------------
 
+    @torch.inference_mode()
     def images(self) -> dict[str, Tensor]:
         """Draw the configured cameras: uint8 ``[n, height, width, 3]`` each, where physics runs (a GPU may draw for a CPU)."""
         if self._cameras and self._paints:
@@ -200,6 +205,7 @@ class Instance:
             drawn = sensor.get_obs(rgb=True, depth=False, position=False, segmentation=False)
         return drawn["rgb"].to(self.device)  # type: ignore[no-any-return]
 
+    @torch.inference_mode()
     def picture(self) -> Tensor:
         """Return what a video shows: the first camera, or where a policy has none, the one that ManiSkill films with."""
         if self._cameras and self._paints:
@@ -212,6 +218,7 @@ class Instance:
             raise SimulatorError("there is nothing to film with: the task has no camera, or renderer is 'none'")
         return picture.to(self.device)  # type: ignore[no-any-return]
 
+    @torch.inference_mode()
     def state(self) -> Tensor:
         """Return float32 ``[n, S]``: the numbers of the observation, flattened in ManiSkill's order."""
         parts = _leaves(self.numbers())
@@ -293,33 +300,43 @@ class _words_of_the_renderer:
             raise startup.failed("", error) from error
 
 
+@torch.inference_mode()
 def made(config: ManiSkillConfig, rows: int, physics: Literal["cpu", "gpu"]) -> Any:
     """Return ManiSkill's environment; more than one row on a GPU only.
 
     Raises:
         SimulatorError: it cannot be made; why, and what to do.
     """
+    startup.import_maniskill(config.renderer)
     from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
 
-    task = header_of(config)
-    draws = vulkan.chosen(config.renderer)
-    reward = reward_of(config, task)
-    size = {"height": config.image_size, "width": config.image_size} if config.image_size else {}
-    env = startup.make(
-        config.task,
-        module=task.module,
-        num_envs=rows,
-        obs_mode=_NOTHING,
-        control_mode=control_mode_of(config, task),
-        reward_mode="none" if reward == "grasp_and_place" else reward,
-        sim_backend={"cpu": "physx_cpu", "gpu": "physx_cuda"}[physics],
-        render_backend={"cpu": "sapien_cpu", "gpu": "sapien_cuda", "none": "none"}[draws],
-        sensor_configs=size,
-        **_of_plate25(config),
-    )
+    env = startup.make(config.task, module=header_of(config).module, **options_of(config, rows, physics))
+    # where it sees no GPU, ManiSkill draws on the CPU and only warns
+    if vulkan.chosen(config.renderer) == "gpu" and env.backend.render_backend != "sapien_cuda":
+        env.close()
+        raise SimulatorError(
+            f"renderer: got {config.renderer!r}, but SAPIEN sees no GPU that draws: {vulkan.hint('gpu')}"
+        )
     # those that paint over a picture have to know what is where in it
     env.obs_mode_struct = parse_obs_mode_to_struct(config.observation + ("+segmentation" if _paints(env) else ""))
     return env
+
+
+def options_of(config: ManiSkillConfig, rows: int, physics: Literal["cpu", "gpu"]) -> dict[str, Any]:
+    """Return what ManiSkill's environment is made with."""
+    task = header_of(config)
+    reward = reward_of(config, task)
+    draws = vulkan.chosen(config.renderer)
+    return {
+        "num_envs": rows,
+        "obs_mode": _NOTHING,
+        "control_mode": control_mode_of(config, task),
+        "reward_mode": "none" if reward == "grasp_and_place" else reward,
+        "sim_backend": {"cpu": "physx_cpu", "gpu": "physx_cuda"}[physics],
+        "render_backend": {"cpu": "sapien_cpu", "gpu": "sapien_cuda", "none": "none"}[draws],
+        "sensor_configs": {"height": config.image_size, "width": config.image_size} if config.image_size else {},
+        **_of_plate25(config),
+    }
 
 
 def _of_plate25(config: ManiSkillConfig) -> dict[str, Any]:

@@ -27,7 +27,6 @@ class ManiSkillSimulator(Simulator):
         self._config = config
         self._rows = rows
         startup.import_maniskill(config.renderer)
-
         import torch
 
         from rlvla_sim_maniskill import instance
@@ -38,7 +37,6 @@ class ManiSkillSimulator(Simulator):
         if self._on_gpu:
             self._instances = [instance.Instance(config, instance.made(config, rows, "gpu"))]
         else:
-            torch.set_num_threads(1)  # a worker is a core; its tensors hold a few numbers
             self._instances = [instance.Instance(config, instance.made(config, 1, "cpu")) for _ in range(rows)]
         self._size = rows // len(self._instances)
         """Rows of an instance."""

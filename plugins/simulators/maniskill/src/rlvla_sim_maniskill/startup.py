@@ -156,7 +156,9 @@ def _keep_renderer(env: Any) -> None:
 def failed(task: str, error: BaseException) -> SimulatorError:
     """Return what upstream's error means: no renderer, missing assets, or itself."""
     words = f"{type(error).__name__}: {error}".strip(": ")
-    if any(sign in words.lower() for sign in ("rendering device", "render device", "vulkan", "vk::")):
+    if any(
+        sign in words.lower() for sign in ("rendering device", "render device", "physical device", "vulkan", "vk::")
+    ):
         return SimulatorError(
             f"SAPIEN finds no usable Vulkan device ({words}), which it needs for state too: {vulkan.hint(_renderer)}"
         )

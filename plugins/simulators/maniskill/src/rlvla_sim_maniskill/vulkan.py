@@ -55,9 +55,10 @@ def hint(renderer: Renderer) -> str:
             "the GPU's driver has no Vulkan part that works here (a MIG slice never has one): set VK_ICD_FILENAMES to the "
             "driver's nvidia_icd.json, or draw on the CPU: renderer: cpu"
         )
-    if not cpu_vulkan.not_wanted() and cpu_vulkan.manifest() is None:
+    if not cpu_vulkan.not_wanted(gpu_too=True) and cpu_vulkan.manifest() is None:
+        anyway = " --anyway" if visible_gpus() else ""
         return (
             f"Debian 12's own Mesa 22.3 is too old: apt-get install {' '.join(cpu_vulkan.STOCK)}, then "
-            "python -m rlvla_sim_maniskill.cpu_vulkan"
+            f"python -m rlvla_sim_maniskill.cpu_vulkan{anyway}"
         )
     return f"a CPU driver comes with apt-get install {' '.join(cpu_vulkan.STOCK)} (Mesa 25 or later)"
