@@ -27,14 +27,14 @@ import torch
 from torch import Tensor, nn
 
 from rlvla.batch import ObservationBatch
+from rlvla.networks.graphs import Graphs
+from rlvla.networks.linear import without_adapters
 from rlvla.noise import Noise
 from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, AlgorithmSpec, Camera, SimulatorSpec, StatePart, TaskSpec
 from rlvla.weights import acting_copy, copy_into, snapshot
 from rlvla_model_openvla_oft import OpenVlaOftConfig, tiny
-from rlvla_model_openvla_oft.graphs import Graphs
 from rlvla_model_openvla_oft.header import DINO, SIGLIP, Header, LlamaShape, TowerShape
-from rlvla_model_openvla_oft.linear import without_adapters
 from rlvla_model_openvla_oft.model import OpenVlaOftModel
 
 PARTS = ("inference", "training", "numerics", "graphs", "kernels")

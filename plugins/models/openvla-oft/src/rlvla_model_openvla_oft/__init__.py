@@ -13,9 +13,9 @@ from annotated_types import Ge, Gt, Le
 
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla.hub import located
 from rlvla.specs import ModelCost, ModelSpec, Role
 from rlvla_model_openvla_oft.header import Header, read_header
-from rlvla_model_openvla_oft.hub import located
 
 if TYPE_CHECKING:
     from rlvla_model_openvla_oft.model import OpenVlaOftModel
