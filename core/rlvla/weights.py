@@ -34,6 +34,11 @@ def products_in(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
+def own_precision(device: torch.device) -> torch.autocast:
+    """Return a context in which dtypes are those that a model's code names, whatever ``train.precision`` says."""
+    return torch.autocast(device.type, enabled=False)
+
+
 @torch.no_grad()
 def copy_into(model: Model, weights: Weights) -> None:
     """Copy in place, so that captured graphs and shared views stay valid."""

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.specs import ActionPart, Camera, StatePart
+from rlvla.weight_files import write_shards
 from rlvla_model_openvla_oft import tiny
-from rlvla_model_openvla_oft.files import write_shards
 
 SHARD = "model-00001-of-00002.safetensors"
 
@@ -135,7 +135,7 @@ def test_a_value_head_in_the_shards_is_taken(checkpoint, copy):
 
 
 def test_shards_are_cut_by_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlvla_model_openvla_oft.files.SHARD_BYTES", 100)
+    monkeypatch.setattr("rlvla.weight_files.SHARD_BYTES", 100)
     weights = {name: torch.full((12,), float(number)) for number, name in enumerate("abcde")}
     write_shards(tmp_path, weights)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())

@@ -8,11 +8,11 @@ from pathlib import Path
 import oft_worlds as worlds
 import pytest
 import torch
-from fake_hub import COMMIT, FakeHub, fake_hub
 from huggingface_hub import constants
 
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla.testing.hub import COMMIT, FakeHub, fake_hub
 
 NAME = "someone/tiny-oft"
 

@@ -15,12 +15,14 @@ from scipy.spatial.transform import Rotation
 from transformers import AutoTokenizer
 
 import rlvla
+from rlvla.conventions import euler_to_axis_angle
 from rlvla.errors import ConfigError
+from rlvla.networks.pictures import resampling
 from rlvla.specs import ActionPart, Camera
 from rlvla_model_openvla_oft import jpeg
-from rlvla_model_openvla_oft.actions import CENTRES, ActionCodec, euler_to_axis_angle, value_of
+from rlvla_model_openvla_oft.actions import CENTRES, ActionCodec, value_of
 from rlvla_model_openvla_oft.header import Statistics
-from rlvla_model_openvla_oft.pictures import Pictures, cropping, resampling
+from rlvla_model_openvla_oft.pictures import Pictures, cropping
 
 
 def config(**options):

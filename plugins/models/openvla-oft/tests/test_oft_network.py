@@ -13,9 +13,11 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlvla_model_openvla_oft import adapters, fp8, tiny
+from rlvla.networks import adapters
+from rlvla.networks.linear import pack, project
+from rlvla_model_openvla_oft import fp8, tiny
 from rlvla_model_openvla_oft.header import DINO, SIGLIP, Header, LlamaShape, TowerShape, read_header
-from rlvla_model_openvla_oft.linear import pack, project
+from rlvla_model_openvla_oft.model import not_adapted
 from rlvla_model_openvla_oft.network import Layout, Network
 from rlvla_model_openvla_oft.towers import Tower
 
@@ -97,7 +99,7 @@ def test_adapters_at_full_size_have_the_published_size(vision, count):
     with torch.device("meta"):
         network = Network(full_size(), Layout(action_dim=7, horizon=8))
         names = tuple(name for name in RLINF_TARGETS if name != "out_proj") if vision else worlds.LLM
-        config = LoraConfig(r=32, lora_alpha=32, target_modules=adapters.targets(network, names, vision))
+        config = LoraConfig(r=32, lora_alpha=32, target_modules=adapters.targets(network, names, *not_adapted(vision)))
         inject_adapter_in_model(config, network)
     size = sum(one.numel() for name, one in network.named_parameters() if ".lora_" in name)
     assert size == count
@@ -114,7 +116,7 @@ def test_peft_takes_the_published_target_list():
     assert len(adapters.weights(network)) == 98
     assert hasattr(network.vision_backbone.featurizer.patch_embed.proj, "base_layer")  # a convolution, by its name
     ours = Network(header, Layout(action_dim=7, horizon=8))
-    layers = adapters.targets(ours, tuple(name for name in RLINF_TARGETS if name != "out_proj"), vision=True)
+    layers = adapters.targets(ours, tuple(name for name in RLINF_TARGETS if name != "out_proj"), ())
     adapters.add(ours, layers, 4, 4.0, torch.Generator().manual_seed(0))
     assert set(adapters.weights(ours)) == set(adapters.weights(network))
 

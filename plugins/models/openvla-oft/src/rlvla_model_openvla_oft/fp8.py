@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rlvla_model_openvla_oft import kernels
-from rlvla_model_openvla_oft.linear import QUANTISED, base
+from rlvla.networks import kernels
+from rlvla.networks.linear import QUANTISED, base
 
 GREATEST = 448.0
 """Of e4m3."""

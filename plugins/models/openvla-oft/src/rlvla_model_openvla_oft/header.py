@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from rlvla.checkpoint_header import adapter_of, missing, read_json, shards_of
 from rlvla.errors import CheckpointError, ConfigError
 
 PATCH = 14
@@ -104,7 +104,7 @@ class Header:
     def data_sets(self) -> Mapping[str, Any]:
         """Statistics by data set: ``dataset_statistics.json``, else the config's ``norm_stats``."""
         file = self.folder / "dataset_statistics.json"
-        found = _json(file) if file.is_file() else self.config.get("norm_stats")
+        found = read_json(file) if file.is_file() else self.config.get("norm_stats")
         if not found and self.base is not None:
             return self.base.data_sets
         if not found:
@@ -154,7 +154,7 @@ class Header:
     def colours(self) -> tuple[Colours, Colours]:
         """Means and standard deviations that pictures are normalised with."""
         file = self.folder / "preprocessor_config.json"
-        found = _json(file) if file.is_file() else {}
+        found = read_json(file) if file.is_file() else {}
         means, stds = (
             tuple(tuple(map(float, one)) for one in found.get(name, default))
             for name, default in (("means", MEANS), ("stds", STDS))
@@ -165,36 +165,23 @@ class Header:
 
     @cached_property
     def shards(self) -> tuple[Path, ...]:
-        """Files with the model's weights; empty for an adapter alone.
-
-        Raises:
-            CheckpointError: a file that the index names is missing.
-        """
-        index = self.folder / "model.safetensors.index.json"
-        if not index.is_file():
-            single = self.folder / "model.safetensors"
-            return (single,) if single.is_file() else ()
-        files = [self.folder / name for name in sorted(set(_json(index)["weight_map"].values()))]
-        return tuple(files)
+        """Files with the model's weights; empty for an adapter alone."""
+        return shards_of(self.folder)
 
     def missing_shards(self) -> list[str]:
         """Return names of weight files that should be there."""
-        return [file.name for file in self.shards if not file.is_file()]
+        return missing(self.shards)
 
     @property
     def adapter(self) -> Path | None:
         """Folder of a LoRA adapter that is not merged into the weights; None: there is none."""
-        place = next(
-            (one for one in (self.folder, self.folder / "lora_adapter") if (one / "adapter_config.json").is_file()),
-            None,
-        )
-        return None if self.shards else place
+        return adapter_of(self.folder)
 
     @property
     def adapter_rank(self) -> int:
         """Rank of the adapter."""
         assert self.adapter is not None
-        return int(_json(self.adapter / "adapter_config.json")["r"])
+        return int(read_json(self.adapter / "adapter_config.json")["r"])
 
 
 def read_header(folder: Path, *, headers_only: bool = True) -> Header:
@@ -210,7 +197,7 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint (model.path)")
-    config = _json(file)
+    config = read_json(file)
     kind = config.get("model_type")
     if kind != "openvla":
         raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'openvla' (model.path)")
@@ -229,12 +216,12 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
         )
     named = config.get("rlvla_base")
     if header.adapter is not None and named is None:
-        named = _json(header.adapter / "adapter_config.json").get("base_model_name_or_path")
+        named = read_json(header.adapter / "adapter_config.json").get("base_model_name_or_path")
         if not named:
             raise CheckpointError(f"{header.adapter}/adapter_config.json names no base_model_name_or_path")
     if named is None:
         return header
-    from rlvla_model_openvla_oft.hub import located
+    from rlvla.hub import located
 
     base = read_header(located(str(named), headers_only=headers_only), headers_only=headers_only)
     return replace(header, base=base, base_name=str(named))
@@ -263,13 +250,3 @@ def _image_size(folder: Path, sizes: Any) -> int:
     if len(sizes) != 2 or sizes[0] != sizes[1] or sizes[0] % PATCH:
         raise CheckpointError(f"{folder}: image_sizes is {sizes}, wanted two equal multiples of {PATCH}, one a tower")
     return int(sizes[0])
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file} holds a {type(data).__name__}, wanted an object")
-    return data

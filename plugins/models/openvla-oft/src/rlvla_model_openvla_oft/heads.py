@@ -5,7 +5,6 @@ Letters: N rows, H actions in a chunk, A action dimensions, D features, V values
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -72,13 +71,3 @@ class ProprioProjector(nn.Module):
     def forward(self, state: Tensor) -> Tensor:
         """Return ``[N, 1, D]`` in fp32."""
         return self.fc2(F.gelu(self.fc1(state.float())))[:, None]  # type: ignore[no-any-return]
-
-
-def fresh_(module: nn.Module, generator: torch.Generator) -> None:
-    """Draw new weights of the linear layers of a head."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            bound = layer.in_features**-0.5
-            nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)

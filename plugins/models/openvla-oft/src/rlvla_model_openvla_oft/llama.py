@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rlvla_model_openvla_oft import kernels
+from rlvla.networks import kernels
+from rlvla.networks.linear import pack, project
 from rlvla_model_openvla_oft.header import LlamaShape
-from rlvla_model_openvla_oft.linear import pack, project
 from rlvla_model_openvla_oft.towers import Run
 
 Past = list[tuple[Tensor, Tensor]]
@@ -23,7 +23,7 @@ Past = list[tuple[Tensor, Tensor]]
 
 
 class RmsNorm(nn.Module):
-    """Holds the weight; computed in :mod:`rlvla_model_openvla_oft.kernels`."""
+    """Holds the weight; computed in :mod:`rlvla.networks.kernels`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class LlamaStack(nn.Module):
         return any(moved)
 
     def turn(self, positions_NS: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of positions as :func:`rlvla_model_openvla_oft.kernels.rotate` takes them."""
+        """Return cosine and sine of positions as :func:`rlvla.networks.kernels.rotate` takes them."""
         size = self._shape.hidden_size // self._shape.num_attention_heads
         exponent = torch.arange(0, size, 2, device=positions_NS.device, dtype=torch.float32) / size
         angle = positions_NS.flatten()[:, None, None, None].float() * self._shape.rope_theta**-exponent

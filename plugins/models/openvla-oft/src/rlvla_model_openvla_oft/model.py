@@ -16,22 +16,26 @@ from peft import LoraConfig
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+from rlvla import weight_files
 from rlvla.batch import Action, Evaluation, ObservationBatch
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla.hub import located, revision_of
 from rlvla.model import Model
+from rlvla.networks import adapters
+from rlvla.networks.gaussian import HALF_LOG_2_PI_E, normal_logp
+from rlvla.networks.graphs import Graphs
+from rlvla.networks.initial import fresh_, randomise_
+from rlvla.networks.linear import without_adapters
 from rlvla.noise import Noise
 from rlvla.specs import AlgorithmSpec, SimulatorSpec
-from rlvla_model_openvla_oft import OpenVlaOftConfig, adapters, files, spec_of, tokens
+from rlvla.weight_files import copy_weights
+from rlvla.weights import own_precision
+from rlvla_model_openvla_oft import OpenVlaOftConfig, files, spec_of, tokens
 from rlvla_model_openvla_oft.actions import ActionCodec, value_of
-from rlvla_model_openvla_oft.graphs import Graphs
 from rlvla_model_openvla_oft.header import Header, Statistics, read_header
-from rlvla_model_openvla_oft.heads import fresh_
-from rlvla_model_openvla_oft.hub import located, revision_of
-from rlvla_model_openvla_oft.linear import without_adapters
 from rlvla_model_openvla_oft.network import Layout, Network, Words
 from rlvla_model_openvla_oft.pictures import Pictures
 from rlvla_model_openvla_oft.prompts import Prompts
-from rlvla_model_openvla_oft.tiny import randomise_
 
 log = logging.getLogger(__name__)
 
@@ -108,9 +112,9 @@ class OpenVlaOftModel(Model):
         if header.random_seed is not None:
             draw_(network, dtype, header.random_seed)
         else:
-            found = files.read_shards(header)
+            found = weight_files.read_shards(header.folder, header.shards)
             self._stored_values = {name: found.pop(name) for name in list(found) if name.startswith("value_head.")}
-            files.compare(header.folder, self._below_heads(network.state_dict()), found)
+            weight_files.compare(header.folder, self._below_heads(network.state_dict()), found)
             network.load_state_dict({name: one.to(dtype) for name, one in found.items()}, strict=False, assign=True)
         network.dtype = dtype
         self.network.fuse = self.config.fuse
@@ -127,7 +131,7 @@ class OpenVlaOftModel(Model):
             )
         stored = dict(self._stored_values)
         if (self.header.folder / files.HEADS).is_file():
-            stored |= files.read_tensors(self.header.folder / files.HEADS)
+            stored |= weight_files.read_tensors(self.header.folder / files.HEADS)
         del self._stored_values
         if layout.values:
             wanted = {f"value_head.{name}": one for name, one in network.value_head.state_dict().items()}
@@ -145,7 +149,7 @@ class OpenVlaOftModel(Model):
             self.action_log_std = nn.Parameter(stored.get("action_log_std", start).float())
 
     def _fill(self, module: nn.Module, found: Mapping[str, Tensor], what: str) -> None:
-        files.compare(f"{what} in {self.header.folder}", module.state_dict(), found)
+        weight_files.compare(f"{what} in {self.header.folder}", module.state_dict(), found)
         # Copies: tensors of a file lie where they do in it, and products of such memory differ in their last bits.
         module.load_state_dict({name: one.float().clone() for name, one in found.items()}, assign=True)
 
@@ -155,7 +159,7 @@ class OpenVlaOftModel(Model):
         network.requires_grad_(False)
         self._lora: LoraConfig | None = None
         if config.tune == "lora":
-            layers = adapters.targets(network, config.lora_targets, config.tune_vision)
+            layers = adapters.targets(network, config.lora_targets, *not_adapted(config.tune_vision))
             alpha = float(config.lora_rank) if config.lora_alpha is None else config.lora_alpha
             self._lora = adapters.add(network, layers, config.lora_rank, alpha, generator)
             for parameter in adapters.weights(network).values():
@@ -179,17 +183,17 @@ class OpenVlaOftModel(Model):
 
     def _read_adapter(self, header: Header) -> None:
         assert header.adapter is not None
-        wanted, found = adapters.weights(self.network), files.read_tensors(header.adapter / files.ADAPTER)
+        wanted, found = adapters.weights(self.network), weight_files.read_tensors(header.adapter / files.ADAPTER)
         ranks = f"rank {header.adapter_rank}; model.lora_rank is {self.config.lora_rank}"
-        files.compare(f"{header.adapter} ({ranks})", wanted, found)
-        _copy(wanted, found)
+        weight_files.compare(f"{header.adapter} ({ranks})", wanted, found)
+        copy_weights(wanted, found)
 
     # ---- acting and training --------------------------------------------------------------------------------------
 
     def preprocess(self, observation: ObservationBatch) -> TensorDict:
         device = self.codec.low.device
         ids_NP, there_NP = self.prompts.batch(observation.instructions())
-        with _own_precision(device):
+        with own_precision(device):
             inputs = {"pictures": self.pictures(observation), "ids": ids_NP.to(device)}
         if there_NP is not None:
             inputs["there"] = there_NP.to(device)
@@ -200,7 +204,7 @@ class OpenVlaOftModel(Model):
 
     def act(self, inputs: TensorDict, noise: Noise, greedy: bool = False) -> Action:
         layout = self.network.layout
-        with _own_precision(self.codec.low.device):
+        with own_precision(self.codec.low.device):
             if layout.causal:
                 chosen, seen, value = self._one_by_one(inputs, noise, greedy)
             else:
@@ -275,7 +279,7 @@ class OpenVlaOftModel(Model):
         std_A = self._std()
         normal_NHA = torch.zeros_like(mean_NHA) if greedy else noise.normal(*mean_NHA.shape[1:])
         chosen_NHA = mean_NHA + std_A * normal_NHA
-        logp_NHA = _normal_logp(chosen_NHA, mean_NHA, std_A)
+        logp_NHA = normal_logp(chosen_NHA, mean_NHA, std_A)
         return {"normalised": chosen_NHA, "logp": logp_NHA, "replay": {"chosen": chosen_NHA}}
 
     def _std(self) -> Tensor:
@@ -284,12 +288,12 @@ class OpenVlaOftModel(Model):
         return torch.full((self.network.layout.action_dim,), self.config.gaussian_std, device=self.codec.low.device)
 
     def evaluate(self, inputs: TensorDict, replay: TensorDict) -> Evaluation:
-        with _own_precision(self.codec.low.device):
+        with own_precision(self.codec.low.device):
             features = self._features(inputs, replay)
             if self.network.layout.l1:
                 mean_NHA, std_A = self.network.continuous(features), self._std()
-                logp = _normal_logp(replay["chosen"], mean_NHA, std_A)
-                entropy = (std_A.log() + _HALF_LOG_2_PI_E).expand_as(logp)
+                logp = normal_logp(replay["chosen"], mean_NHA, std_A)
+                entropy = (std_A.log() + HALF_LOG_2_PI_E).expand_as(logp)
             else:
                 all_NTB = tokens.log_probs(
                     self.network.logits(features), self._temperature, replay.get("support", None)
@@ -308,7 +312,7 @@ class OpenVlaOftModel(Model):
         return self.network(*words)  # type: ignore[no-any-return]
 
     def value(self, inputs: TensorDict) -> Tensor:
-        with _own_precision(self.codec.low.device):
+        with own_precision(self.codec.low.device):
             none = TensorDict({"tokens": inputs["ids"][:, :1]}, batch_size=inputs.batch_size)
             return self.network.values(self._features(inputs, none))
 
@@ -346,14 +350,14 @@ class OpenVlaOftModel(Model):
             self._lora.save_pretrained(str(directory))
             files.write_adapter(directory, adapters.weights(self.network))
         elif base is None:
-            files.write_shards(directory, self._below_heads(self.network.state_dict()))
+            weight_files.write_shards(directory, self._below_heads(self.network.state_dict()))
         self._write_heads(directory)
 
     def export(self, directory: Path) -> None:
         """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
         files.write_headers(directory, self.header, base=None)
         weights = self._below_heads(adapters.merged(self.network))
-        files.write_shards(directory, {name: one.bfloat16() for name, one in weights.items()})
+        weight_files.write_shards(directory, {name: one.bfloat16() for name, one in weights.items()})
         self._write_heads(directory)
 
     @staticmethod
@@ -391,22 +395,25 @@ class OpenVlaOftModel(Model):
 
     def load(self, directory: Path) -> None:
         header = read_header(directory)
-        stored = files.read_tensors(directory / files.HEADS) if (directory / files.HEADS).is_file() else {}
+        stored = weight_files.read_tensors(directory / files.HEADS) if (directory / files.HEADS).is_file() else {}
         if self._lora is not None:
             if header.adapter is None:
                 raise CheckpointError(f"{directory} holds no LoRA adapter, wanted one (model.tune is 'lora')")
             self._read_adapter(header)
         elif self.config.tune == "full":
-            found, mine = files.read_shards(header), self._below_heads(self.network.state_dict(keep_vars=True))
-            files.compare(directory, mine, found)
-            _copy(mine, found)
-        files.compare(directory / files.HEADS, self._own_heads(), stored)
-        _copy(self._own_heads(), stored)
+            found, mine = (
+                weight_files.read_shards(header.folder, header.shards),
+                self._below_heads(self.network.state_dict(keep_vars=True)),
+            )
+            weight_files.compare(directory, mine, found)
+            copy_weights(mine, found)
+        weight_files.compare(directory / files.HEADS, self._own_heads(), stored)
+        copy_weights(self._own_heads(), stored)
         for kind in ("action_head", "proprio_projector"):
             if hasattr(self.network, kind):
                 found, head = files.read_head(header, kind), getattr(self.network, kind).state_dict(keep_vars=True)
-                files.compare(f"{kind} in {directory}", head, found)
-                _copy(head, found)
+                weight_files.compare(f"{kind} in {directory}", head, found)
+                copy_weights(head, found)
 
     def manifest(self) -> Mapping[str, Any]:
         base = self.header.base or self.header
@@ -415,8 +422,15 @@ class OpenVlaOftModel(Model):
             "folder": str(self.header.folder),
             "revision": revision_of(base.folder),
             "statistics": self.statistics.key,
-            "files": {file.name: files.fingerprint(file) for file in base.shards},
+            "files": {file.name: weight_files.fingerprint(file) for file in base.shards},
         }
+
+
+def not_adapted(vision: bool) -> tuple[tuple[str, ...], str]:
+    """Return first parts of names of layers that get no adapter, and what to say of them."""
+    if vision:
+        return _BESIDE, ""
+    return (*_BESIDE, "vision_backbone", "projector"), " (layers of the vision towers need model.tune_vision)"
 
 
 def draw_(network: Network, dtype: torch.dtype, seed: int) -> None:
@@ -426,25 +440,6 @@ def draw_(network: Network, dtype: torch.dtype, seed: int) -> None:
     for part in parts:
         part.to(dtype).to_empty(device=device)
         randomise_(part, torch.Generator(device).manual_seed(seed))
-
-
-_HALF_LOG_2_PI_E = 1.4189385332046727
-_HALF_LOG_2_PI = 0.9189385332046727
-
-
-def _normal_logp(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return -0.5 * ((x - mean) / std).square() - std.log() - _HALF_LOG_2_PI
-
-
-def _own_precision(device: torch.device) -> torch.autocast:
-    """Return a context in which dtypes are as written here: ``config.dtype`` says what products are made in."""
-    return torch.autocast(device.type, enabled=False)
-
-
-@torch.no_grad()
-def _copy(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-    for name, tensor in mine.items():
-        tensor.copy_(theirs[name])
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

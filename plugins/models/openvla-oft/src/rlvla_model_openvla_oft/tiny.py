@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
-from torch import nn
 
-from rlvla_model_openvla_oft import files
+from rlvla.checkpoint_header import INDEX
+from rlvla.networks.initial import randomise_
+from rlvla.weight_files import write_tensors
 from rlvla_model_openvla_oft.header import MEANS, STDS, LlamaShape, TowerShape, read_header
 from rlvla_model_openvla_oft.network import Layout, Network
 
@@ -85,26 +86,10 @@ def write(
     weight_map: dict[str, str] = {}
     for number, half in enumerate(halves, 1):
         file = f"model-{number:05}-of-00002.safetensors"
-        files._write({name: made[name] for name in half}, folder / file)
+        write_tensors({name: made[name] for name in half}, folder / file)
         weight_map |= dict.fromkeys(half, file)
-    _write_json(folder / files.INDEX, {"metadata": {}, "weight_map": weight_map})
+    _write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
     return folder
-
-
-def randomise_(network: nn.Module, generator: torch.Generator) -> None:
-    """Draw all weights, on their device, so that activations keep their size from layer to layer."""
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if name.endswith(("norm.weight", "layernorm.weight", "norm1.weight", "norm2.weight")):
-                parameter.fill_(1.0)
-            elif name.endswith("scale_factor"):
-                parameter.fill_(0.5)
-            elif name.endswith("bias"):
-                parameter.zero_()
-            else:
-                fan_in = parameter[0].numel() if parameter.ndim > 1 else len(parameter)
-                scale = 1.0 if "embed_tokens" in name or parameter.shape[0] == 1 else fan_in**-0.5
-                parameter.normal_(generator=generator).mul_(scale)
 
 
 def _config(llama: LlamaShape, towers: dict[str, TowerShape], image_size: int) -> dict[str, Any]:

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlvla_model_openvla_oft import kernels
+from rlvla.networks import kernels
+from rlvla.networks.linear import in_force, project
 from rlvla_model_openvla_oft.header import PATCH, TowerShape
-from rlvla_model_openvla_oft.linear import in_force, project
 
 _EPS = 1e-6
 Run = Callable[[Callable[..., Any]], Callable[..., Any]]

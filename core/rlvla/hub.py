@@ -9,8 +9,8 @@ from pathlib import Path
 from rlvla.errors import CheckpointError
 
 _NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?$")
-_HEADERS = ["*.json"]
-_WHOLE = ["*.json", "*.safetensors", "*.model", "*_checkpoint.pt"]
+_HEADERS = ["*.json", "*merges.txt"]
+_WHOLE = [*_HEADERS, "*.safetensors", "*.model", "*_checkpoint.pt"]
 
 
 def located(path: str, *, headers_only: bool = False) -> Path:
@@ -18,7 +18,7 @@ def located(path: str, *, headers_only: bool = False) -> Path:
 
     Args:
         path: a folder, or ``org/name@revision`` (a branch, tag or commit; the default branch without).
-        headers_only: JSON files are enough.
+        headers_only: JSON files (and merges of a tokenizer) are enough.
 
     Raises:
         CheckpointError: neither a folder nor something that the hub has, or the hub does not answer.

@@ -1,6 +1,6 @@
 """LoRA by peft: which layers, fresh weights from the run's own generator, peft's names on disk.
 
-peft wraps the layers and keeps the adapters' weights; the products are made in :mod:`rlvla_model_openvla_oft.linear`.
+peft wraps the layers and keeps the adapters' weights; the products are made in :mod:`rlvla.networks.linear`.
 """
 
 from __future__ import annotations
@@ -10,32 +10,28 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 
 from rlvla.errors import ConfigError
-from rlvla_model_openvla_oft.linear import ADAPTER
+from rlvla.networks.linear import ADAPTER
 
 _PREFIX = "base_model.model."
-_VISION = ("vision_backbone", "projector")
 
 
-def targets(network: nn.Module, names: tuple[str, ...], vision: bool) -> list[str]:
+def targets(network: nn.Module, names: tuple[str, ...], without: tuple[str, ...], hint: str = "") -> list[str]:
     """Return the layers that get an adapter: those whose last name is among ``names``.
 
     Args:
         network: of layers under their public names.
         names: last parts of names.
-        vision: in the vision towers and the projector too.
+        without: first parts of names of layers that get none.
+        hint: said where a name is unknown.
 
     Raises:
         ConfigError: a name that no layer has.
     """
     layers = [name for name, module in network.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
-    allowed = [name for name in layers if vision or not name.startswith(_VISION)]
-    allowed = [name for name in allowed if not name.startswith(("value_head", "action_head", "proprio_projector"))]
+    allowed = [name for name in layers if not name.startswith(without)]
     if unknown := [name for name in names if name not in {one.rpartition(".")[2] for one in allowed}]:
         there = sorted({name.rpartition(".")[2] for name in allowed})
-        raise ConfigError(
-            f"model.lora_targets: got {', '.join(unknown)}, wanted some of {', '.join(there)}"
-            + ("" if vision else " (layers of the vision towers need model.tune_vision)")
-        )
+        raise ConfigError(f"model.lora_targets: got {', '.join(unknown)}, wanted some of {', '.join(there)}{hint}")
     return [name for name in allowed if name.rpartition(".")[2] in names]
 
 

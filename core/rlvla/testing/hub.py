@@ -85,7 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind, _, revision = path.partition("/")
         if revision.strip("/") not in self.server.revisions:
             return self._error("RevisionNotFound", "no such revision")
-        names = sorted(file.name for file in self.server.folder.iterdir())
+        folder = self.server.folder
+        names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         if kind == "tree":
             data: object = [{"type": "file", "path": one, "size": self._size(one), "oid": "0" * 40} for one in names]
         else:
