@@ -19,6 +19,8 @@ import torch
 SIZE = 16
 DRIFT = 0.01
 TOLERANCE = 0.05
+HELD = 1.0
+"""A place beyond it counts as holding something."""
 
 
 def header(folder: Path) -> str:
@@ -37,7 +39,7 @@ def header(folder: Path) -> str:
     task = {
         "max_episode_steps": 30,
         "control_hz": 20.0,
-        "rewards": ["normalized_dense", "sparse"],
+        "rewards": ["normalized_dense", "grasp_and_place", "sparse"],
         "cameras": [camera],
         "proprioception": state,
         "state": state,
@@ -88,7 +90,9 @@ class LineEnv:
         return action
 
     def get_info(self) -> dict[str, torch.Tensor]:
-        return {"success": ((self.place - self.goal).abs() < TOLERANCE).squeeze(1)}
+        held = (self.place > HELD).squeeze(1)
+        success = ((self.place - self.goal).abs() < TOLERANCE).squeeze(1)
+        return {"is_src_obj_grasped": held, "consecutive_grasp": held, "success": success}
 
     def get_reward(self, obs: Any, action: torch.Tensor, info: dict[str, torch.Tensor]) -> torch.Tensor:
         return 1 - (obs["place"] - obs["goal"]).abs().squeeze(1)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from line_env import LineEnv, header
+from line_env import DRIFT, HELD, LineEnv, header
 
 from rlvla.specs import Start
 from rlvla.testing import SimulatorConformance
@@ -112,6 +112,20 @@ def test_a_row_that_ends_in_a_chunk_stays_at_its_end_and_is_rewarded_until_there
     place, goal = result.observation.state[1, :2]
     assert abs(float(place - goal)) < 0.05
     assert bool(result.valid[0].all())
+
+
+def test_what_idle_rows_drift_into_is_rewarded_when_they_get_there_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    _stand_in(monkeypatch)
+    simulator = ManiSkillSimulator(ManiSkillConfig(**CONFIG, reward="grasp_and_place"), rows=2)
+    simulator.reset([0, 1], [1, 2], _starts(2))
+    env = simulator._instances[0].env
+    with torch.inference_mode():
+        env.place[1] = env.target[1] = HELD - 1.5 * DRIFT
+        env.goal[1] = -3.0
+    still = np.zeros((2, 3, 1), np.float32)
+    assert not simulator.step(still, np.array([True, False])).reward[1].any()
+    assert env._elapsed_steps.tolist() == [3, 0]
+    assert float(simulator.step(still, np.array([False, True])).reward[1].sum()) == pytest.approx(0.2)
 
 
 def test_a_reset_leaves_the_controllers_of_others_alone(batched: ManiSkillSimulator) -> None:

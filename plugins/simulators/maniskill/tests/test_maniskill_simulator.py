@@ -157,8 +157,8 @@ def test_success_that_does_not_last_counts_once_and_not_at_the_end() -> None:
     away[:, 1] += 0.2
     act = simulator._instances[0]._act
 
-    def then_away(action: torch.Tensor) -> Any:
-        found = act(action)
+    def then_away(action: torch.Tensor, running: torch.Tensor) -> Any:
+        found = act(action, running)
         env.obj.set_pose(type(env.obj.pose).create(away))
         return found
 
