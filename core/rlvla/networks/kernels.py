@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
 Run = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes a kernel of an element-wise function, or leaves it as it is."""
 

@@ -175,7 +175,8 @@ class Gr00tModel(Model):
             drawn = self._draw(len(inputs), noise, greedy)
             words = (inputs["pictures"], inputs["ids"], inputs["there"], inputs["state"], *drawn.values())
             by_graph = self.config.graphs and inputs["ids"].is_cuda and not torch.is_grad_enabled()
-            features, actions, chain, logp, value = (self._graphs if by_graph else self._forward)(*words)
+            run = self._by_graph if by_graph else self._forward
+            features, actions, chain, logp, value = run(*words)
             replay = {"chain": chain, "step": drawn["step"], "level": drawn["level"]}
             if self.config.keep_features and not greedy:
                 replay["features"] = self.bank.put(features)
@@ -204,6 +205,14 @@ class Gr00tModel(Model):
         drawn["level"] = torch.full((rows,), self._level, device=device)
         drawn["random"] = torch.full((rows,), not greedy, device=device)
         return drawn
+
+    def _by_graph(self, *words: Tensor) -> tuple[Tensor, ...]:
+        """Return :meth:`_forward`'s outputs by a graph for the next larger batch: few shapes are captured."""
+        rows = len(words[0])
+        wanted = _bucket(rows)
+        if wanted > rows:
+            words = tuple(torch.cat([one, one[-1:].expand(wanted - rows, *one.shape[1:])]) for one in words)
+        return tuple(one[:rows] for one in self._graphs(*words))
 
     def _forward(
         self,
@@ -346,6 +355,11 @@ class Gr00tModel(Model):
             "embodiment": {"tag": self.embodiment.tag, "row": self.row},
             "files": {file.name: weight_files.fingerprint(file) for file in base.shards},
         }
+
+
+def _bucket(rows: int) -> int:
+    """Return the rows of the graph that a batch runs in: 1, 2, 4, or a multiple of 8."""
+    return next((size for size in (1, 2, 4) if rows <= size), -(-rows // 8) * 8)
 
 
 def draw_(network: Network, dtype: torch.dtype, seed: int) -> None:

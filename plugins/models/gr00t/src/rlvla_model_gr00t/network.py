@@ -119,7 +119,10 @@ class Network(nn.Module):
             buckets_K = (times_K.double() * header.head.num_timestep_buckets).long()
             numbers_K = torch.arange(layout.steps)
         constants = {"times_K": times_K, "buckets_K": buckets_K, "numbers_K": numbers_K, "places": places}
-        for name, tensor in constants.items():  # on the device from the start: nothing may come from the host in a capture
+        for (
+            name,
+            tensor,
+        ) in constants.items():  # on the device from the start: nothing may come from the host in a capture
             self.register_buffer(name, tensor, persistent=False)
         self._text_from = text_from
         self._horizon, self._actions = header.head.action_horizon, header.head.action_dim
@@ -213,7 +216,9 @@ class Network(nn.Module):
         chain = [x, x]
         logp_NHA = torch.zeros_like(x)
         for number in range(self.layout.steps):
-            moved, mean, std = self._step(x, seen, both, times.at(self.numbers_K[number, None]), self.times_K[number], level)
+            moved, mean, std = self._step(
+                x, seen, both, times.at(self.numbers_K[number, None]), self.times_K[number], level
+            )
             if number < self.layout.random_steps:
                 here = torch.ones_like(random) if everywhere else (step_N == number)[:, None, None]
                 noise_NHA = noise_NEHA[:, number if everywhere else 0]

@@ -10,8 +10,6 @@ Letters: N pictures, P patches (and registers), R = N * P, D features.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
