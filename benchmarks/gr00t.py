@@ -386,7 +386,7 @@ def acting(model: Gr00tModel) -> Gr00tModel:
 def inference(model: Gr00tModel, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Time a chunk: plain code, this network eager, compiled, by graph, and all of ``act``."""
     lines, policy = [], acting(model)
-    plain = Plain(policy)
+    plain, network = Plain(policy), policy.network
     for batch in options.batches:
         seen = observation(policy, batch)
         inputs = policy.preprocess(seen)
@@ -411,7 +411,6 @@ def inference(model: Gr00tModel, options: argparse.Namespace) -> list[dict[str, 
                 line["graph_ms"] = timing.graph_ms / batch
                 del by_graph
             line["act_ms"] = ms(lambda seen=seen, n=batch: policy.act(policy.preprocess(seen), noise(n)))
-            network = policy.network
             line["vision_ms"] = ms(
                 lambda i=inputs: network.backbone.eagle_model.vision_model(
                     (i["pictures"].flatten(0, 1).float() / 127.5 - 1).to(network.dtype), network.run

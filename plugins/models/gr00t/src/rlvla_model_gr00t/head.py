@@ -255,14 +255,14 @@ class Diffusion(nn.Module):
                 delta = block.self_attention(normed)  # type: ignore[operator]
             else:
                 delta = block.cross_attention(normed, both[number // 2], mask)  # type: ignore[operator]
-            x_NTD, normed = run(kernels.add_bare_layer_norm)(x_NTD, delta, _EPS)
-            delta = block.ff(normed)  # type: ignore[operator]
+            x_RD, normed = run(kernels.add_bare_layer_norm)(x_NTD.flatten(0, 1), delta.flatten(0, 1), _EPS)
+            x_NTD = x_RD.view(x_NTD.shape)
+            delta = block.ff(normed).view(x_NTD.shape)  # type: ignore[operator]
             if number + 1 < len(blocks):
                 x_NTD, normed = add(x_NTD, delta, scales[number + 1], shifts[number + 1], _EPS)
         shift, scale = times.out[:, :1], times.out[:, 1:]
-        last, delta = x_NTD[:, -wanted:], delta[:, -wanted:]
-        _, normed = add(last.contiguous(), delta.contiguous(), scale, shift, _FINAL_EPS)
-        return project(normed, self.proj_out_2)
+        last = x_NTD[:, -wanted:] + delta[:, -wanted:]
+        return project(kernels.modulated(last, scale, shift, _FINAL_EPS), self.proj_out_2)
 
 
 class ContextAttention(nn.Module):
@@ -289,16 +289,17 @@ class ContextAttention(nn.Module):
             mask: bool, tokens that count; None: all.
             run: makes a kernel of an element-wise function.
         """
-        add, blocks = run(kernels.add_layer_norm), list(self.transformer_blocks)
+        add, blocks, shape = run(kernels.add_layer_norm), list(self.transformer_blocks), x_NSC.shape
+        x_RC = x_NSC.flatten(0, 1)  # kernels are compiled for any number of rows, but for one row apart
         for number, block in enumerate(blocks):
             norm: nn.LayerNorm = block.norm3  # type: ignore[assignment]
-            x_NSC, normed = add(x_NSC, block.self_attention(normed, mask), norm.weight, norm.bias, _EPS)  # type: ignore[operator]
-            delta = block.ff(normed)  # type: ignore[operator]
-            if number + 1 == len(blocks):
-                return x_NSC + delta  # type: ignore[no-any-return]
-            following: nn.LayerNorm = blocks[number + 1].norm1  # type: ignore[assignment]
-            x_NSC, normed = add(x_NSC, delta, following.weight, following.bias, _EPS)
-        return x_NSC
+            delta_RC = block.self_attention(normed.view(shape), mask).flatten(0, 1)  # type: ignore[operator]
+            x_RC, normed = add(x_RC, delta_RC, norm.weight, norm.bias, _EPS)
+            delta_RC = block.ff(normed)  # type: ignore[operator]
+            if number + 1 < len(blocks):
+                following: nn.LayerNorm = blocks[number + 1].norm1  # type: ignore[assignment]
+                x_RC, normed = add(x_RC, delta_RC, following.weight, following.bias, _EPS)
+        return (x_RC + delta_RC).view(shape)  # type: ignore[no-any-return]
 
 
 def _mlp(widths: tuple[int, ...], activation: type[nn.Module]) -> nn.Sequential:
