@@ -37,11 +37,10 @@ from rlvla.weights import acting_copy, copy_into, snapshot
 from rlvla_model_gr00t import Gr00tConfig, tiny
 from rlvla_model_gr00t.header import Header, HeadShape, QwenShape, SiglipShape
 from rlvla_model_gr00t.model import Gr00tModel
-from rlvla_model_gr00t.tiny import all_rows
 
 PARTS = ("inference", "training", "numerics", "graphs", "kernels")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-TEXT = "pick up the black bowl"
+TEXT = "pick up the black bowl between the plate and the ramekin and place it on the plate"
 Call = Callable[[], Any]
 
 
@@ -99,23 +98,11 @@ class Plain:
         self.model, self.head = model, model.network.action_head
         self.shape, self.layout = model.header.head, model.network.layout
         self.vision, self.language = self._backbone(model)
-        rows = all_rows(
-            {
-                f"action_head.{name}": torch.zeros_like(one)
-                for name, one in self.head.named_parameters()
-                if name.startswith(("state_encoder", "action_encoder", "action_decoder"))
-            },
-            1,
-            torch.Generator().manual_seed(0),
-        )
         embodiments = self.shape.max_num_embodiments
-        own = dict(self.head.named_parameters())
         self.tables = {
-            name.removeprefix("action_head."): nn.Parameter(
-                own[name.removeprefix("action_head.")].detach()[None].repeat(embodiments, *[1] * (one.ndim - 1)),
-                requires_grad=own[name.removeprefix("action_head.")].requires_grad,
-            )
-            for name, one in rows.items()
+            name: nn.Parameter(one.detach()[None].repeat(embodiments, *[1] * one.ndim), one.requires_grad)
+            for name, one in self.head.named_parameters()
+            if name.startswith(("state_encoder", "action_encoder", "action_decoder"))
         }
 
     @staticmethod

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rlvla.networks import kernels
 from rlvla.networks.kernels import Run
-from rlvla.networks.linear import pack, project
+from rlvla.networks.linear import pack, project, project_gelu
 from rlvla_model_gr00t.header import AttentionShape, HeadShape
 
 _EPS, _FINAL_EPS = 1e-5, 1e-6
@@ -104,7 +104,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         first: nn.Linear = self.net[0].proj  # type: ignore[assignment]
-        return project(F.gelu(project(x, first), approximate="tanh"), self.net[2])
+        return project(project_gelu(x, first), self.net[2])
 
 
 class _Modulation(nn.Module):
@@ -218,8 +218,8 @@ class Diffusion(nn.Module):
         """Return those of the context for each block that looks at it, ``[N, heads, S, Z]``: the same in every step."""
         crossing = self.crossing
         both = project(context_NSC, *crossing).unflatten(-1, (len(crossing), self._heads, -1))
-        both = both.permute(2, 0, 3, 1, 4)
-        return [(both[number], both[number + 1]) for number in range(0, len(crossing), 2)]
+        each = both.permute(2, 0, 3, 1, 4).unbind(0)  # whose gradient is put together once
+        return list(zip(each[::2], each[1::2], strict=True))
 
     def modulation(self, bucket_K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the first two of :class:`Times`."""

@@ -258,7 +258,8 @@ class Gr00tModel(Model):
         """Return what an observation became, from features that were kept where all of them are there."""
         features = self.bank.get(handles) if handles is not None else None
         if features is None:
-            features = self.network.features(inputs["pictures"], inputs["ids"], inputs["there"])
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self._lora is not None):
+                features = self.network.features(inputs["pictures"], inputs["ids"], inputs["there"])
         return self.network.seen(features, inputs["there"], inputs["state"])
 
     def value(self, inputs: TensorDict) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlvla.networks import kernels
 from rlvla.networks.kernels import Run
-from rlvla.networks.linear import pack, project
+from rlvla.networks.linear import pack, project, project_gelu
 from rlvla_model_gr00t.header import SiglipShape
 
 _EPS = 1e-6
@@ -45,7 +45,7 @@ class SiglipMlp(nn.Module):
         self.fc2 = nn.Linear(shape.intermediate_size, shape.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return project(F.gelu(project(x, self.fc1), approximate="tanh"), self.fc2)
+        return project(project_gelu(x, self.fc1), self.fc2)
 
 
 class SiglipLayer(nn.Module):
@@ -76,12 +76,18 @@ class SiglipEmbeddings(nn.Module):
         patch = shape.patch_size
         self.patch_embedding = nn.Conv2d(3, shape.hidden_size, patch, patch)
         self.position_embedding = nn.Embedding(shape.tokens, shape.hidden_size)
+        self._side = patch
 
     def forward(self, pictures_N3HW: Tensor) -> Tensor:
-        layer, dtype = self.patch_embedding, pictures_N3HW.dtype
+        layer, dtype, side = self.patch_embedding, pictures_N3HW.dtype, self._side
         assert layer.bias is not None
-        patches = F.conv2d(pictures_N3HW, layer.weight.to(dtype), layer.bias.to(dtype), stride=layer.stride)
-        return patches.flatten(2).transpose(1, 2) + self.position_embedding.weight.to(dtype)
+        patches = pictures_N3HW.unflatten(3, (-1, side)).unflatten(2, (-1, side)).permute(0, 2, 4, 1, 3, 5).flatten(3)
+        weight, room = (
+            layer.weight.to(dtype).flatten(1),
+            -patches.shape[-1] % 8,
+        )  # what tensor cores want: multiples of 8
+        embedded = F.linear(F.pad(patches.flatten(1, 2), (0, room)), F.pad(weight, (0, room)), layer.bias.to(dtype))
+        return embedded + self.position_embedding.weight.to(dtype)
 
 
 class SiglipPool(nn.Module):

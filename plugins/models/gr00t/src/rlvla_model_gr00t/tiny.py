@@ -28,23 +28,28 @@ from rlvla_model_gr00t.prompts import PIECE
 
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", PIECE, "<img>", "</img>")
 _WORDS = (
-    "user",
-    "system",
-    "assistant",
-    "You",
-    "Ġare",
-    "Ġa",
-    "Ġhelpful",
-    "Ġpick",
-    "Ġup",
-    "Ġthe",
-    "Ġbowl",
-    "Ġblack",
-    "image",
+    *(
+        "user",
+        "system",
+        "You",
+        "Ġare",
+        "Ġa",
+        "Ġhelpful",
+        "assistant",
+        "image",
+        "Ġpick",
+        "Ġup",
+        "Ġthe",
+        "Ġbowl",
+        "Ġblack",
+    ),
+    *("Ġbetween", "Ġplate", "Ġand", "Ġramekin", "Ġplace", "Ġit", "Ġon", "Ġto", "Ġnext", "Ġfrom", "Ġtable", "Ġcenter"),
+    *("Ġcookie", "Ġbox", "Ġtop", "Ġdrawer", "Ġof", "Ġwooden", "Ġcabinet", "Ġin", "Ġstove", "pick"),
 )
+"""LIBERO's among others, so that its instructions become about as many tokens as by the real tokenizer."""
 _POSE = ("x", "y", "z", "roll", "pitch", "yaw")
 _SIGLIP = SiglipShape(24, 40, 2, 2, image_size=28)
-_QWEN = QwenShape(32, 48, 2, 4, 2, head_dim=8, vocab_size=384)
+_QWEN = QwenShape(32, 48, 2, 4, 2, head_dim=8, vocab_size=512)
 _HEAD = HeadShape(
     AttentionShape(4, 6, 4, 16),
     AttentionShape(4, 8, 2),
