@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvla_model_gr00t.header import HeadShape, Header, QwenShape, SiglipShape
+from rlvla_model_gr00t.header import Header, HeadShape, QwenShape, SiglipShape
 
 FILE = Path(__file__).parents[4] / "benchmarks/gr00t.py"
 
@@ -24,7 +24,11 @@ def benchmark():
 
 @pytest.mark.parametrize(
     ("cameras", "tokens", "vision", "language", "context", "crossing", "step"),
-    [(1, 306, 0.22, 0.38, 0.13, 0.031, 0.042), (2, 570, 0.44, 0.72, 0.24, 0.057, 0.043), (3, 818, 0.66, 1.05, 0.35, 0.082, 0.044)],
+    [
+        (1, 306, 0.22, 0.38, 0.13, 0.031, 0.042),
+        (2, 570, 0.44, 0.72, 0.24, 0.057, 0.043),
+        (3, 818, 0.66, 1.05, 0.35, 0.082, 0.044),
+    ],
 )
 def test_floating_point_operations_are_those_counted_by_hand(
     benchmark, cameras, tokens, vision, language, context, crossing, step
