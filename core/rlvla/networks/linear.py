@@ -116,8 +116,9 @@ def project_gelu(x: Tensor, module: nn.Module) -> Tensor:
     plain = layer is module or _WITHOUT_ADAPTERS.get()
     if not (x.is_cuda and plain) or torch.is_grad_enabled() or x.dtype == torch.float32:
         return F.gelu(project(x, module), approximate="tanh")
-    weight, bias = layer.weight.to(x.dtype), layer.bias.to(x.dtype)  # type: ignore[operator,union-attr]
-    out = torch._addmm_activation(bias, x.reshape(-1, x.shape[-1]), weight.T, use_gelu=True)  # type: ignore[attr-defined]
+    weight: Tensor = layer.weight.to(x.dtype)  # type: ignore[assignment]
+    bias: Tensor = layer.bias.to(x.dtype)  # type: ignore[assignment]
+    out = torch._addmm_activation(bias, x.reshape(-1, x.shape[-1]), weight.T, use_gelu=True)
     return out.view(*x.shape[:-1], len(weight))
 
 

@@ -210,7 +210,7 @@ class Diffusion(nn.Module):
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other; says whether any moved."""
         own = [block.attn1 for block in list(self.transformer_blocks)[1::2]]
-        groups = [self.crossing, self.modulations, *([one.to_q, one.to_k, one.to_v] for one in own)]  # type: ignore[union-attr,list-item]
+        groups = [self.crossing, self.modulations, *([one.to_q, one.to_k, one.to_v] for one in own)]  # type: ignore[union-attr]
         moved = [pack(group) for group in groups if group]  # type: ignore[arg-type]
         return any(moved)
 
@@ -372,10 +372,11 @@ class ActionHead(nn.Module):
 
     def context(self, features_NSC: Tensor, mask: Tensor | None, run: Run) -> Tensor:
         """Return what the transformer and the value head look at, ``[N, S, C]``."""
-        norm, first = self.vlln, self.vl_self_attention.transformer_blocks[0].norm1
+        norm = self.vlln
+        first: nn.LayerNorm = self.vl_self_attention.transformer_blocks[0].norm1  # type: ignore[assignment]
         dtype = features_NSC.dtype
         x = F.layer_norm(features_NSC, norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
-        normed = F.layer_norm(x, norm.normalized_shape, first.weight.to(dtype), first.bias.to(dtype), _EPS)  # type: ignore[union-attr,operator]
+        normed = F.layer_norm(x, norm.normalized_shape, first.weight.to(dtype), first.bias.to(dtype), _EPS)
         return self.vl_self_attention(x, normed, mask, run)  # type: ignore[no-any-return]
 
     def state(self, state_NS: Tensor, dtype: torch.dtype) -> Tensor:

@@ -141,7 +141,7 @@ class Network(nn.Module):
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other in memory; says whether any moved."""
         eagle = self.backbone.eagle_model
-        moved = [part.pack() for part in (eagle.vision_model, eagle.language_model, self.action_head)]  # type: ignore[operator]
+        moved = [part.pack() for part in (eagle.vision_model, eagle.language_model, self.action_head)]
         return any(moved)
 
     def shrink(self) -> bool:

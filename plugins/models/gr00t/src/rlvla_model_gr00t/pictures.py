@@ -58,4 +58,4 @@ class Pictures(nn.Module):
         rows, columns = getattr(self, f"rows_{number}"), getattr(self, f"columns_{number}")
         picture_N3HW = picture_of(observation, self._cameras[number], self._mirrored, rows.device)
         scaled = rows @ picture_N3HW @ columns.T
-        return (scaled + _ROUNDING).clamp(0, 255).to(torch.uint8)
+        return (scaled + _ROUNDING).clamp(0, 255).to(torch.uint8)  # type: ignore[no-any-return]

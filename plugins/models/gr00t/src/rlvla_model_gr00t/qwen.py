@@ -132,7 +132,7 @@ class QwenStack(nn.Module):
     def forward(self, x_NSD: Tensor, there_NS: Tensor, first: int, run: Run) -> Tensor:
         """Return the final norm's output, ``[N, S, D]``; arguments as in :class:`QwenLayer`."""
         x_RD, delta_RD = x_NSD.flatten(0, 1), None
-        turn = self.turn(*there_NS.shape, x_NSD.device)
+        turn = self.turn(len(x_NSD), x_NSD.shape[1], x_NSD.device)
         for layer in self.layers:
             x_RD, delta_RD = layer(x_RD, delta_RD, there_NS, first, turn, run)
         _, out_RD = run(kernels.add_rms_norm)(x_RD, delta_RD, self.norm.weight, self._shape.rms_norm_eps)

@@ -131,7 +131,7 @@ class SiglipTransformer(nn.Module):
         norms = [*(layer.layer_norm1 for layer in layers[1:]), self.post_layernorm]
         for layer, after in zip(layers, norms, strict=True):
             x_RD, normed_RD = layer(x_RD, normed_RD, pictures, after, run)
-        return normed_RD.unflatten(0, (pictures, -1))
+        return normed_RD.unflatten(0, (pictures, -1))  # type: ignore[no-any-return]
 
 
 class Siglip(nn.Module):
