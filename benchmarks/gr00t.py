@@ -397,6 +397,7 @@ def inference(model: Gr00tModel, options: argparse.Namespace) -> list[dict[str, 
                 (timing,) = by_graph.timings
                 line["graph_ms"] = timing.graph_ms / batch
                 del by_graph
+            line["fp8_language_ms"] = fp8_language_ms(model, words, options.repeats) / batch
             line["act_ms"] = ms(lambda seen=seen, n=batch: policy.act(policy.preprocess(seen), noise(n)))
             line["vision_ms"] = ms(
                 lambda i=inputs: network.backbone.eagle_model.vision_model(
@@ -411,6 +412,21 @@ def inference(model: Gr00tModel, options: argparse.Namespace) -> list[dict[str, 
         policy._graphs.clear()
         lines.append(line)
     return lines
+
+
+def in_fp8(model: Gr00tModel) -> Gr00tModel:
+    """Return an acting copy whose language model multiplies in FP8."""
+    made = acting(model)
+    made.network.quantise()
+    return made
+
+
+def fp8_language_ms(model: Gr00tModel, words: tuple[Tensor, ...], repeats: int) -> float:
+    """Return milliseconds of a call whose language model multiplies in FP8; nan where the GPU cannot."""
+    if DEVICE.type == "cuda" and torch.cuda.get_device_capability() < (8, 9):
+        return math.nan
+    quantised = in_fp8(model)
+    return 1e3 * timed(lambda: quantised._forward(*words), repeats)
 
 
 def training(model: Gr00tModel, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -483,6 +499,8 @@ def numerics(model: Gr00tModel, options: argparse.Namespace) -> dict[str, Any]:
         return float((one.float() - other.float()).square().mean().sqrt())
 
     mine = model._executed(from_fast.logp)
+    with torch.no_grad():
+        quantised = in_fp8(model)._forward(*words)
     return {
         "features_rms": rms(exact[0][real], torch.zeros_like(exact[0][real])),
         "features_fast_rms": rms(fast[0][real], exact[0][real]),
@@ -494,6 +512,8 @@ def numerics(model: Gr00tModel, options: argparse.Namespace) -> dict[str, Any]:
         "head_logp_fast_rms": rms(fast[3], mine),
         "head_logp_plain_rms": rms(plain_logp[:, None, :10, :7], mine),
         "values_fast_rms": rms(fast[4], exact[4]),
+        "features_fp8_rms": rms(quantised[0][real], exact[0][real]),
+        "actions_fp8_rms": rms(quantised[1], exact[1]),
     }
 
 

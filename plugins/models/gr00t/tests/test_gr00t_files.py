@@ -198,6 +198,7 @@ def test_settings_that_contradict_the_checkpoint_are_all_named(checkpoint):
         "gripper_range": (1.0, 0.0),
         "tune": "lora",
         "keep_features": 3,
+        "language": "fp8",
         "lora_targets": (),
         "cameras": ("primary",),
         "state_keys": ("joints", "torso"),
@@ -211,6 +212,7 @@ def test_settings_that_contradict_the_checkpoint_are_all_named(checkpoint):
         "model.gripper_range: got (1.0, 0.0)",
         "model.keep_features: features change with adapters",
         "model.lora_targets: empty",
+        "model.language: 'fp8' is of frozen weights",
         "model.cameras: got ('primary',), wanted a role for each of the 2 pictures that gr1 was trained with, each once: "
         "image, wrist_image",
         "model.state_keys: gr1 has no state torso; it has joints",

@@ -357,6 +357,18 @@ def test_features_beyond_the_capacity_are_computed_again(checkpoint):
     torch.testing.assert_close(logp, torch.cat([one.logp for one in actions])[order], rtol=0, atol=1e-4)
 
 
+def test_a_quantised_language_model_is_near_and_the_same_in_acting_and_training(checkpoint):
+    seen = worlds.observation(3)
+    models = [worlds.make(checkpoint, language=language) for language in ("same", "fp8")]
+    plain, quantised = (worlds.act(model, seen) for model in models)
+    gap = (plain.replay["chain"][:, 1] - quantised.replay["chain"][:, 1]).abs().mean()
+    assert 0 < gap < 0.05
+    again = worlds.make(checkpoint, language="fp8")  # as a trainer, which has not acted
+    evaluation = again.evaluate(again.preprocess(seen), quantised.replay)
+    torch.testing.assert_close(evaluation.logp, quantised.logp, rtol=0, atol=1e-4)
+    assert (models[0].evaluate(again.preprocess(seen), quantised.replay).logp - quantised.logp).abs().max() > 1e-3
+
+
 # ---- precision and memory ---------------------------------------------------------------------------------------------
 
 

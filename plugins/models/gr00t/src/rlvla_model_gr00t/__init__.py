@@ -112,6 +112,9 @@ class Gr00tConfig:
     """Chunks whose backbone features stay on the device until they are trained on (2.3 MB each at full size), so that
     training need not compute them again; the oldest go first. Only while the backbone is frozen, and where generator and
     trainer share a process. 0: none."""
+    language: Literal["same", "fp8"] = "same"
+    """Products of the frozen language model's layers, in acting and training alike. FP8 costs a quantised copy (0.6 GB) and is
+    a policy a little apart from the checkpoint's (``benchmarks/gr00t.py`` measures how far); ``tune: head`` only."""
     fuse: bool = True
     """On a GPU, compile the element-wise parts (norms, modulation, rotary positions); costs half a minute at the start."""
     graphs: bool = True
@@ -190,6 +193,8 @@ def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
         problems.append(f"model.gripper_range: got {config.gripper_range}, wanted a lower and an upper end")
     if config.keep_features and config.tune == "lora":
         problems.append("model.keep_features: features change with adapters (model.tune: 'lora'): set it to 0")
+    if config.language == "fp8" and config.tune == "lora":
+        problems.append("model.language: 'fp8' is of frozen weights, and model.tune is 'lora': 'same'")
     if config.tune == "lora" and not config.lora_targets:
         problems.append("model.lora_targets: empty; name layers, or set model.tune to 'head'")
     if (adapter := header.adapter) is not None:

@@ -79,6 +79,8 @@ class Gr00tModel(Model):
         self._read(generator)
         self._tune(generator)
         self._level = self._level_at(0)
+        self.quantised = False
+        """The language model is multiplied by quantised copies of its weights."""
         self._graphs = Graphs(self._forward)
         self.bank = FeatureBank(config.keep_features)
 
@@ -228,7 +230,7 @@ class Gr00tModel(Model):
     ) -> tuple[Tensor, ...]:
         """Return features, normalised actions, the recorded chain, log-densities ``[N, E, H, A]``, and values."""
         network = self.network
-        features = network.features(pictures, ids_NS, there_NS)
+        features = self._features(pictures, ids_NS, there_NS)
         seen = network.seen(features, there_NS, state_NS)
         made = network.denoise(seen, start, noise, step_N, level_N, random_N)
         return features, made.actions, made.chain, self._executed(made.logp), network.values(seen)
@@ -258,9 +260,16 @@ class Gr00tModel(Model):
         """Return what an observation became, from features that were kept where all of them are there."""
         features = self.bank.get(handles) if handles is not None else None
         if features is None:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and self._lora is not None):
-                features = self.network.features(inputs["pictures"], inputs["ids"], inputs["there"])
+            features = self._features(inputs["pictures"], inputs["ids"], inputs["there"])
         return self.network.seen(features, inputs["there"], inputs["state"])
+
+    def _features(self, pictures: Tensor, ids_NS: Tensor, there_NS: Tensor) -> Tensor:
+        """Return the backbone's features; without gradients while it is frozen."""
+        if self.config.language == "fp8" and not self.quantised:
+            self.network.quantise()
+            self.quantised = True
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self._lora is not None):
+            return self.network.features(pictures, ids_NS, there_NS)
 
     def value(self, inputs: TensorDict) -> Tensor:
         with own_precision(self.codec.offset.device):

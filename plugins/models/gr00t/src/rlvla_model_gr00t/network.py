@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlvla.networks import kernels
+from rlvla.networks import fp8, kernels
 from rlvla.networks.gaussian import normal_logp
 from rlvla.networks.linear import project
 from rlvla_model_gr00t import flow
@@ -158,6 +158,12 @@ class Network(nn.Module):
         for parameter in wide:
             parameter.data = parameter.data.to(self.dtype)
         return bool(wide)
+
+    def quantise(self) -> None:
+        """Give the language model's layers quantised copies of their weights, which are then multiplied by."""
+        for layer in self.backbone.eagle_model.language_model.model.layers:
+            for stack in layer.stacks():  # type: ignore[operator]
+                fp8.quantise_(stack)
 
     def run(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return an element-wise function as it is, or compiled."""

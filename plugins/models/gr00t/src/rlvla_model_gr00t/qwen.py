@@ -65,9 +65,14 @@ class QwenLayer(nn.Module):
 
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other; says whether any moved."""
+        moved = [pack(stack) for stack in self.stacks()]
+        return any(moved)
+
+    def stacks(self) -> list[list[nn.Module]]:
+        """Return the linear layers, those that read one input together."""
         attention, mlp = self.self_attn, self.mlp
-        moved = pack([attention.q_proj, attention.k_proj, attention.v_proj])
-        return pack([mlp.gate_proj, mlp.up_proj]) or moved
+        qkv: list[nn.Module] = [attention.q_proj, attention.k_proj, attention.v_proj]
+        return [qkv, [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
 
     def forward(
         self, x_RD: Tensor, delta_RD: Tensor | None, there_NS: Tensor, first: int, turn: tuple[Tensor, Tensor], run: Run
