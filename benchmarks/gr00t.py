@@ -81,6 +81,13 @@ def noise(rows: int) -> Noise:
     return Noise(torch.arange(rows, device=DEVICE))
 
 
+def prepared(model: Gr00tModel, seen: ObservationBatch) -> Any:
+    """Return the model's inputs, and pictures as its tower sees them, on the device."""
+    inputs = model.preprocess(seen)
+    inputs["pictures"] = model._pictures(inputs)
+    return inputs
+
+
 def words_of(model: Gr00tModel, inputs: Any) -> tuple[Tensor, ...]:
     """Return what the model's forward pass takes, with noise drawn."""
     drawn = model._draw(len(inputs), noise(len(inputs)), greedy=False)
@@ -376,7 +383,7 @@ def inference(model: Gr00tModel, options: argparse.Namespace) -> list[dict[str, 
     plain, network = Plain(policy), policy.network
     for batch in options.batches:
         seen = observation(policy, batch)
-        inputs = policy.preprocess(seen)
+        inputs = prepared(policy, seen)
         words = words_of(policy, inputs)
         start, random = words[4], words[5][:, 0]
 
@@ -434,7 +441,7 @@ def training(model: Gr00tModel, options: argparse.Namespace) -> list[dict[str, A
     lines, plain = [], Plain(model)
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=0.0)
     for batch in options.train_batches:
-        inputs = model.preprocess(observation(model, batch))
+        inputs = prepared(model, observation(model, batch))
         with torch.no_grad():
             replay = model.act(inputs, noise(batch)).replay
         without = replay.exclude("features")
@@ -476,7 +483,7 @@ def numerics(model: Gr00tModel, options: argparse.Namespace) -> dict[str, Any]:
     batch = min(8, options.batches[-1])
     torch.backends.cudnn.allow_tf32 = False  # the reference is fp32 all through
     policy = acting(model)
-    inputs = policy.preprocess(observation(policy, batch))
+    inputs = prepared(policy, observation(policy, batch))
     words = words_of(policy, inputs)
     step = torch.full_like(words[6], 1)
     words = (*words[:6], step, *words[7:])
@@ -520,7 +527,7 @@ def numerics(model: Gr00tModel, options: argparse.Namespace) -> dict[str, Any]:
 def graphs(model: Gr00tModel, options: argparse.Namespace) -> dict[str, Any]:
     """Publish weights three times and compare a replayed graph with calling, each time."""
     policy = acting(model)
-    inputs = policy.preprocess(observation(policy, min(4, options.batches[-1])))
+    inputs = prepared(policy, observation(policy, min(4, options.batches[-1])))
     words = words_of(policy, inputs)
     replayed, differences, changes, last = Graphs(policy._forward), [], [], None
     generator = torch.Generator(DEVICE).manual_seed(2)
@@ -563,7 +570,7 @@ def kernels(model: Gr00tModel, options: argparse.Namespace) -> dict[str, list[di
     """Return which kernels the time goes to, for one acting and one training call of the largest batches."""
     found, policy = {}, acting(model)
     for batch in {options.batches[0], options.batches[-1]}:
-        inputs = policy.preprocess(observation(policy, batch))
+        inputs = prepared(policy, observation(policy, batch))
         words = words_of(policy, inputs)
 
         def one(words: Any = words) -> None:
@@ -572,7 +579,7 @@ def kernels(model: Gr00tModel, options: argparse.Namespace) -> dict[str, list[di
 
         found[f"inference, batch {batch}"] = profiled(one, options.top)
     batch = options.train_batches[-1]
-    inputs = model.preprocess(observation(model, batch))
+    inputs = prepared(model, observation(model, batch))
     with torch.no_grad():
         played = model.act(inputs, noise(batch)).replay
 

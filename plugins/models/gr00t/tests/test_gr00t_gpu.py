@@ -55,7 +55,7 @@ def test_a_replayed_graph_is_the_call_after_each_publication(model):
         for rows in (1, 3):
             inputs = acting.preprocess(worlds.observation(rows))
             drawn = acting._draw(rows, Noise(torch.arange(rows, device="cuda")), greedy=False)
-            words = (inputs["pictures"], inputs["ids"], inputs["there"], inputs["state"], *drawn.values())
+            words = (acting._pictures(inputs), inputs["ids"], inputs["there"], inputs["state"], *drawn.values())
             with torch.no_grad():
                 for _ in range(3):
                     acting._graphs(*words)

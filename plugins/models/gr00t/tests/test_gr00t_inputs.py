@@ -41,7 +41,7 @@ def test_the_crop_is_of_the_side_not_of_the_area():
 def test_pictures_are_cropped_scaled_and_cut_down_as_by_torch(height, width, size):
     camera = Camera("front", height, width)
     array = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    got = Pictures([camera], size, None)(picture(camera, array))[0, 0]
+    got = Pictures([camera], size, None)(picture(camera, array).images)[0, 0]
     tall, wide = int(height * 0.95), int(width * 0.95)
     top, left = round((height - tall) / 2.0), round((width - wide) / 2.0)
     cut = torch.from_numpy(array).permute(2, 0, 1)[None, :, top : top + tall, left : left + wide].float() / 255
@@ -54,10 +54,12 @@ def test_pictures_are_cropped_scaled_and_cut_down_as_by_torch(height, width, siz
 def test_pictures_are_turned_upright_and_mirrored_as_the_checkpoint_saw_them():
     camera = Camera("front", 28, 28, orientation="rotated_180", mirrored=True)
     array = np.random.default_rng(1).integers(0, 256, (28, 28, 3), np.uint8)
-    as_it_is = Pictures([camera], 28, None)(picture(camera, array))
-    turned = Pictures([Camera("front", 28, 28)], 28, None)(picture(camera, np.ascontiguousarray(array[::-1, ::-1])))
+    as_it_is = Pictures([camera], 28, None)(picture(camera, array).images)
+    turned = Pictures([Camera("front", 28, 28)], 28, None)(
+        picture(camera, np.ascontiguousarray(array[::-1, ::-1])).images
+    )
     assert torch.equal(as_it_is, turned)
-    unmirrored = Pictures([camera], 28, False)(picture(camera, array))
+    unmirrored = Pictures([camera], 28, False)(picture(camera, array).images)
     assert torch.equal(unmirrored, as_it_is.flip(-1))
 
 

@@ -173,7 +173,7 @@ def test_the_head_is_a_slow_copy_on_the_files_weights(checkpoint, tag):
     slow = SlowHead(stored(checkpoint), model.header.head, torch.full((3,), row))
     inputs = model.preprocess(worlds.observation(3))
     with torch.no_grad():
-        features = model.network.features(inputs["pictures"], inputs["ids"], inputs["there"])
+        features = model.network.features(model._pictures(inputs), inputs["ids"], inputs["there"])
         context, state = slow.context(features), slow.state(inputs["state"])
         drawn = model._draw(3, worlds.Noise(torch.arange(3)), greedy=True)
         seen = model.network.seen(features, inputs["there"], inputs["state"])
@@ -191,7 +191,7 @@ def test_the_value_is_of_the_mean_context_and_the_state(checkpoint):
     slow = SlowHead(weights, model.header.head, torch.full((3,), 24))
     inputs = model.preprocess(worlds.observation(3))
     with torch.no_grad():
-        features = model.network.features(inputs["pictures"], inputs["ids"], inputs["there"])
+        features = model.network.features(model._pictures(inputs), inputs["ids"], inputs["there"])
         x = torch.cat([slow.context(features).mean(1), slow.state(inputs["state"])[:, 0]], -1)
         for number in (0, 2, 4, 6):
             x = slow.linear(x if number == 0 else torch.relu(x), f"value_head.mlp.{number}")
@@ -349,6 +349,7 @@ def test_features_beyond_the_capacity_are_computed_again(checkpoint):
     actions = [worlds.act(model, seen) for seen in batches]
     assert model.bank.get(actions[0].replay["features"]) is None
     assert model.bank.get(actions[2].replay["features"]).shape[0] == 3
+    assert worlds.make(checkpoint, keep_features=5).bank.get(actions[2].replay["features"]) is None  # another process
     whole = ObservationBatch.joined(batches)
     replay = torch.cat([one.replay for one in actions])
     order = torch.tensor([7, 2, 4, 6])

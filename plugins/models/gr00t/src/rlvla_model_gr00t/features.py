@@ -8,6 +8,7 @@ Letters: N rows, S tokens, C features.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -15,10 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ROWS = 1 << 20
+_ROWS = 1 << 16
 """Most rows of a batch: a handle is the batch's number times this, plus the row's."""
-NONE = -1
-"""Handle of features that were not kept."""
 
 
 class FeatureBank:
@@ -31,7 +30,7 @@ class FeatureBank:
     def __init__(self, capacity: int) -> None:
         self._capacity, self._kept = capacity, 0
         self._batches: OrderedDict[int, Tensor] = OrderedDict()
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(int.from_bytes(os.urandom(5)))  # handles of another process are found in none
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FeatureBank:

@@ -162,20 +162,24 @@ class Gr00tModel(Model):
     def preprocess(self, observation: ObservationBatch) -> TensorDict:
         device = self.codec.offset.device
         ids_NS, there_NS = self.prompts.batch(observation.instructions())
-        with own_precision(device):
-            inputs = {
-                "pictures": self.pictures(observation),
-                "ids": ids_NS.to(device),
-                "there": there_NS.to(device),
-                "state": self.states(observation.state),
-            }
+        inputs: dict[str, Any] = {
+            "images": observation.images,  # stay where they are: features that were kept need none of them
+            "ids": ids_NS.to(device),
+            "there": there_NS.to(device),
+            "state": self.states(observation.state),
+        }
         return TensorDict(inputs, batch_size=[len(ids_NS)])
+
+    def _pictures(self, inputs: TensorDict) -> Tensor:
+        """Return what the vision tower sees, uint8 ``[N, M, 3, O, O]``, on the device."""
+        with own_precision(self.codec.offset.device):
+            return self.pictures(inputs["images"])  # type: ignore[no-any-return]
 
     def act(self, inputs: TensorDict, noise: Noise, greedy: bool = False) -> Action:
         device = self.codec.offset.device
         with own_precision(device):
             drawn = self._draw(len(inputs), noise, greedy)
-            words = (inputs["pictures"], inputs["ids"], inputs["there"], inputs["state"], *drawn.values())
+            words = (self._pictures(inputs), inputs["ids"], inputs["there"], inputs["state"], *drawn.values())
             by_graph = self.config.graphs and inputs["ids"].is_cuda and not torch.is_grad_enabled()
             run = self._by_graph if by_graph else self._forward
             features, actions, chain, logp, value = run(*words)
@@ -260,7 +264,7 @@ class Gr00tModel(Model):
         """Return what an observation became, from features that were kept where all of them are there."""
         features = self.bank.get(handles) if handles is not None else None
         if features is None:
-            features = self._features(inputs["pictures"], inputs["ids"], inputs["there"])
+            features = self._features(self._pictures(inputs), inputs["ids"], inputs["there"])
         return self.network.seen(features, inputs["there"], inputs["state"])
 
     def _features(self, pictures: Tensor, ids_NS: Tensor, there_NS: Tensor) -> Tensor:

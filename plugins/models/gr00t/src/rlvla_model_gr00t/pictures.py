@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 
-from rlvla.batch import ObservationBatch
 from rlvla.networks.pictures import picture_of, resampling
 from rlvla.specs import Camera
 
@@ -46,16 +46,19 @@ class Pictures(nn.Module):
             self.register_buffer(f"rows_{number}", cropped_resampling(camera.height, size), persistent=False)
             self.register_buffer(f"columns_{number}", cropped_resampling(camera.width, size), persistent=False)
 
-    def forward(self, observation: ObservationBatch) -> Tensor:
+    def forward(self, images: TensorDict) -> Tensor:
         """Return all cameras' pictures.
+
+        Args:
+            images: camera name to uint8 ``[N, H, W, 3]``.
 
         Raises:
             ValueError: a picture of another size than the simulator declared.
         """
-        return torch.stack([self._one(number, observation) for number in range(len(self._cameras))], 1)
+        return torch.stack([self._one(number, images) for number in range(len(self._cameras))], 1)
 
-    def _one(self, number: int, observation: ObservationBatch) -> Tensor:
+    def _one(self, number: int, images: TensorDict) -> Tensor:
         rows, columns = getattr(self, f"rows_{number}"), getattr(self, f"columns_{number}")
-        picture_N3HW = picture_of(observation, self._cameras[number], self._mirrored, rows.device)
+        picture_N3HW = picture_of(images, self._cameras[number], self._mirrored, rows.device)
         scaled = rows @ picture_N3HW @ columns.T
         return (scaled + _ROUNDING).clamp(0, 255).to(torch.uint8)  # type: ignore[no-any-return]
