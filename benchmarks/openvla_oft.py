@@ -270,18 +270,15 @@ def inference(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[
             model.network.fuse = True
             with without_adapters():
                 line["fused_ms"] = ms(lambda words=words: model._forward(*words))
-                if DEVICE.type == "cuda":
-                    by_graph = Graphs(model._forward)
-                    for _ in range(3):
-                        by_graph(*words)
-                    (timing,) = by_graph.timings
-                    line["graph_ms"] = timing.graph_ms / batch
-                    del by_graph
+                line["graph_ms"] = graph_ms(model, words)
             line["with_adapters_ms"] = ms(lambda words=words: model._forward(*words))
+            line["graph_with_adapters_ms"] = graph_ms(model, words)
             if in_fp8 is not None:
                 with without_adapters():
                     line["fp8_ms"] = ms(lambda words=words: in_fp8._forward(*words))
+                    line["fp8_graph_ms"] = graph_ms(in_fp8, words)
                 line["fp8_with_adapters_ms"] = ms(lambda words=words: in_fp8._forward(*words))
+                line["fp8_graph_with_adapters_ms"] = graph_ms(in_fp8, words)
             line["vision_ms"] = ms(lambda inputs=inputs: model.network.see(inputs["pictures"]))
             seen, noise = observation(model, batch), Noise(torch.arange(batch, device=DEVICE))
             line["act_ms"] = ms(lambda seen=seen, noise=noise: model.act(model.preprocess(seen), noise))
@@ -289,6 +286,17 @@ def inference(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[
         model._graphs.clear()
         rows_ms.append(line)
     return rows_ms
+
+
+def graph_ms(model: OpenVlaOftModel, words: tuple[Any, ...]) -> float | None:
+    """Return milliseconds a chunk of a replayed graph; None where there are none."""
+    if DEVICE.type != "cuda":
+        return None
+    graphs = Graphs(model._forward)
+    for _ in range(3):
+        graphs(*words)
+    (timing,) = graphs.timings
+    return timing.graph_ms / len(words[1])
 
 
 def fp8_copy(model: OpenVlaOftModel) -> OpenVlaOftModel | None:

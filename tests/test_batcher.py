@@ -54,6 +54,22 @@ def test_first_come_first_served_and_a_limit_cuts_in_order():
     assert [numbers for _, numbers in generator.batches] == [[0], [1, 2], [3], [4]]
 
 
+def test_generators_that_are_idle_do_as_much_as_each_other():
+    served = []
+
+    async def act(slots, generator):
+        served.append(generator)
+        await asyncio.sleep(1.0)
+
+    async def main():
+        batcher = Batcher(act, generators=3)
+        for _ in range(7):  # never more than one is busy
+            await batcher.request([slot(0)])
+
+    run_virtual(main())
+    assert served == [0, 1, 2, 0, 1, 2, 0]
+
+
 def test_a_cancelled_request_leaves_the_queue():
     generator = Generator(row=5.0)
 

@@ -80,6 +80,25 @@ def test_what_is_faster_is_named_apart(capsys):
     assert "to the end" in text
 
 
+def test_without_a_profile_a_plan_takes_what_the_plugins_say(capsys):
+    words = ["--sim", "tabletop", "--model", "tiny", "--algo", "ppo", "--scheduler", "sync"]
+    assert cli.main(["plan", *words]) == 0
+    said = capsys.readouterr().out
+    assert "latencies: tabletop as on 2 CPU cores, tiny as on 2 CPU cores" in said
+    assert "env steps/s; at most" in said
+    assert "GiB for 64 environments" in said
+
+
+def test_typical_latencies_are_those_of_the_plugins():
+    config = configs.read({**recipe(), "sim": "tabletop", "model": "tiny"})
+    specs = check(config)
+    found = profile.typical(config, specs)
+    assert found.chunk_steps(8) == pytest.approx((8 * found.horizon * specs.sim.cost.step,))
+    assert found.line() == pytest.approx((specs.model.cost.call, specs.model.cost.row))
+    fakes = configs.read(recipe())
+    assert profile.typical(fakes, check(fakes)) is None
+
+
 def test_files_that_say_nothing_about_the_run_are_refused(tmp_path, capsys):
     file, lines = tmp_path / "profile.json", tmp_path / "recipe.yaml"
     MEASURED.write(file)

@@ -21,7 +21,7 @@ from rlvla.errors import ConfigError
 from rlvla.plugin import GROUPS, Kind, Plugin, find, find_by_config
 
 T = TypeVar("T")
-_STRICT: dict[str, Any] = {"extra": "forbid", "revalidate_instances": "always"}
+_STRICT: dict[str, Any] = {"extra": "forbid", "revalidate_instances": "always", "allow_inf_nan": False}
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

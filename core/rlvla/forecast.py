@@ -67,10 +67,11 @@ def forecast(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[
     horizon, busiest = profile.horizon, max(played.devices.values())
     device_bound = horizon * played.metrics[-1]["env_steps"] / busiest
     schedule_bound = horizon * played.metrics[-1]["env_steps_per_second_run_schedule_bound"]
+    rate = horizon * chunks / seconds
     return Forecast(
-        env_steps_per_second=horizon * chunks / seconds,
-        device_bound=device_bound,
-        schedule_bound=min(schedule_bound, device_bound),
+        env_steps_per_second=rate,
+        device_bound=max(rate, device_bound),  # of all steps, also of those that are not counted
+        schedule_bound=max(rate, min(schedule_bound, device_bound)),
         step_seconds=seconds / len(counted),
         busy={name: one / played.seconds for name, one in played.devices.items() if one},
     )

@@ -195,6 +195,7 @@ class Graph:
             alone: in batches without others, launched as soon as a generator is idle. Else in one batch with whoever
                 waits too, where that pays.
         """
+        self.meter.times.together([slot.number for slot in slots])
         nodes = sorted({slot.node for slot in slots})
         if len(nodes) == 1:
             return await self._batchers[nodes[0]].request(slots, alone)

@@ -45,11 +45,7 @@ def text(config: RunConfig, specs: Specs, measured: Profile | None) -> str:
         return "\n".join([*lines, "time: nothing is rolled out; see the first steps"])
     if measured is None:
         return "\n".join([*lines, "time: unknown; measure with `rlvla profile`, then give --profile FILE"])
-    lines += _time(measured, config, specs, 0)
-    if measured.parameters:
-        lines.append(
-            f"memory: {_weights_gib(measured.parameters, measured.trainable):.2g} GiB for weights, gradients and optimizer"
-        )
+    lines += [f"latencies: {measured.machine}", *_time(measured, config, specs, 0), _memory_by_device(measured, specs)]
     better = forecast.changes(measured, config, specs)
     for optimisation, kind in ((False, "speed alone"), (True, "what is learned from, too")):
         some = [f"{one.option} ({one.factor:.2f} x)" for one in better if one.optimisation == optimisation]
@@ -93,14 +89,32 @@ def _weights_gib(parameters: int, trainable: int) -> float:
 
 def _memory(engine: Engine) -> str:
     specs = engine.specs
-    pictures = sum(camera.height * camera.width * 3 for camera in specs.sim.cameras)
-    collected = specs.samples_per_step * pictures
     free = shutil.disk_usage(engine.directory).free
     return (
         f"memory: {_weights_gib(engine.parameters, engine.trainable):.2g} GiB for weights, gradients and optimizer, up to "
-        f"{2 * collected / _GIB:.2g} GiB for the pictures of a training step; disk: {engine.trainable * 12 / _GIB:.2g} GiB a "
+        f"{2 * _collected_gib(specs):.2g} GiB for the pictures of a training step; disk: {engine.trainable * 12 / _GIB:.2g} GiB a "
         f"checkpoint ({free / _GIB:.0f} GiB free)"
     )
+
+
+def _memory_by_device(measured: Profile, specs: Specs) -> str:
+    """Return what each device has to hold, as far as it is known."""
+    known = specs.model.cost
+    parts = []
+    if known is not None and known.memory_gib is not None:
+        parts.append(f"{measured.device}: {known.memory_gib:.0f} GiB for generator and trainer")
+    elif measured.parameters:
+        weights = _weights_gib(measured.parameters, measured.trainable)
+        parts.append(f"{measured.device}: {weights:.2g} GiB for weights, gradients and optimizer")
+    host = f"host: up to {2 * _collected_gib(specs):.2g} GiB for the pictures of a training step"
+    if specs.sim.cost is not None:
+        host += f", {specs.num_envs * specs.sim.cost.memory_gib:.2g} GiB for {specs.num_envs} environments"
+    return f"memory: {'; '.join([*parts, host])}"
+
+
+def _collected_gib(specs: Specs) -> float:
+    pictures = sum(camera.height * camera.width * 3 for camera in specs.sim.cameras)
+    return specs.samples_per_step * pictures / _GIB
 
 
 def _duration(seconds: float) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from rlvla import devices
+from rlvla.checks import Specs
 from rlvla.configs import RunConfig, read_one
 from rlvla.errors import ConfigError
 
@@ -139,6 +141,30 @@ def of_run(directory: Path) -> Profile:
         ),
         snapshot=median([seconds for _, seconds in by["publish"]] or [0.0]),
         offer=median([seconds for _, seconds in by["offer"]] or [0.0]),
+    )
+
+
+def typical(config: RunConfig, specs: Specs) -> Profile | None:
+    """Return what the plugins' authors measured, on as many cores as this machine has; None where one says nothing."""
+    sim, model = specs.sim.cost, specs.model.cost
+    if sim is None or model is None:
+        return None
+    horizon = specs.model.horizon
+    return Profile(
+        machine=f"{config.sim.name} as on {sim.machine}, {config.model.name} as on {model.machine}",
+        cores=devices.usable_cores(),
+        sim=config.sim.name,
+        model=config.model.name,
+        horizon=horizon,
+        device=model.device,
+        simulate={1: (horizon * sim.step,)},
+        generate={rows: model.call + rows * model.row for rows in (1, 64)},
+        reset=sim.reset,
+        train_sample=model.sample,
+        snapshot=0.0,
+        offer=0.0,
+        parameters=model.parameters,
+        trainable=model.trainable,
     )
 
 

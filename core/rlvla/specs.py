@@ -120,6 +120,8 @@ class SimulatorSpec:
     """``expert`` gives the next actions of a scripted expert."""
     max_instruction_bytes: int = 256
     """Longest instruction in UTF-8 bytes; fixes the width of the tensor that carries it."""
+    cost: SimulatorCost | None = None
+    """What a plan reckons with where nothing was measured; None: it says nothing about time."""
     notes: tuple[str, ...] = ()
     """What a reader of results should know (upstream version, known deviations)."""
 
@@ -130,6 +132,39 @@ class SimulatorSpec:
     @property
     def state_dim(self) -> int:
         return sum(part.size for part in self.state)
+
+
+@dataclass(frozen=True)
+class SimulatorCost:
+    """What an environment takes, as the plugin's author measured it."""
+
+    machine: str
+    """Where."""
+    step: float
+    """Seconds of an env step on one core, with its share of a chunk's pictures."""
+    reset: float
+    """Seconds of a reset."""
+    memory_gib: float
+    """Of an environment, with its share of what a worker process holds anyway."""
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What a policy takes, as the plugin's author measured it."""
+
+    machine: str
+    """Where."""
+    device: Literal["cpu", "cuda"]
+    call: float
+    """Seconds of choosing chunks for n rows: ``call + n * row``."""
+    row: float
+    sample: float
+    """Seconds of a forward and backward pass for one chunk."""
+    parameters: int
+    trainable: int
+    """Of the parameters."""
+    memory_gib: float | None = None
+    """Most memory of generator and trainer together on one device; None: what weights, gradients and optimizer take."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +190,8 @@ class ModelSpec:
     """``replay_of`` gives the log-probs of demonstrated actions."""
     start: str | None = None
     """Option that names weights to start from, all of which a checkpoint replaces: a saved policy does without them."""
+    cost: ModelCost | None = None
+    """What a plan reckons with where nothing was measured; None: it says nothing about time."""
     restrictions: tuple[str, ...] = ()
 
 

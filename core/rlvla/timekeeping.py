@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -78,7 +78,7 @@ class Loads:
 
     devices: dict[str, float] = field(default_factory=dict)
     chains: dict[str, float] = field(default_factory=dict)
-    """Slot to the seconds of its own batches, chunk steps and resets, one after another."""
+    """Slot, or the first of a stage, to the seconds of its own batches, chunk steps and resets, one after another."""
     phases: list[dict[str, float]] = field(default_factory=list)
     """For each phase: device or slot to the seconds that it works in it."""
 
@@ -152,7 +152,9 @@ class Timekeeper:
         self._work: dict[tuple[str, Activity], list[Interval]] = {}
         self._by_actor: Counter[str] = Counter()
         self._processor: dict[Activity, float] = {}
-        self._chains: Counter[int] = Counter()
+        self._chains: defaultdict[int, list[Interval]] = defaultdict(list)
+        self._stages: dict[int, int] = {}
+        """Slot to the first of those that it asks together with."""
         self._queue_s: list[float] = []
         self._wait_s: list[float] = []
         self._batches: list[int] = []
@@ -200,13 +202,19 @@ class Timekeeper:
         self._processor[role] = self._processor.get(role, 0.0) + cpu_seconds
         if role in ("generate", "simulate"):
             for one in slots:
-                self._chains[one] += own
+                self._chains[self._stages.get(one, one)].append((ended_ns - own, ended_ns))
         if phase == "simulate":
             self._slots.update(slots)
             self._workers.add(actor, seconds)
             self._peaks[actor] = peak_bytes
         elif phase == "generate":
             self._batches.append(rows)
+
+    def together(self, slots: Sequence[int]) -> None:
+        """Slots ask for chunks together, so that each waits for the slowest of them."""
+        first = self._stages.get(slots[0], slots[0])
+        for slot in slots:
+            self._stages[slot] = first
 
     def waited(self, queue_s: float, wait_s: float) -> None:
         """Count a slot's wait for its chunk.
@@ -267,7 +275,7 @@ class Timekeeper:
             self._spans.flush()
 
     def _loads(self) -> Loads:
-        loads = Loads(chains={f"slot {slot}": ns / 1e9 for slot, ns in self._chains.items()})
+        loads = Loads(chains={f"slot {slot}": _covered(some) for slot, some in self._chains.items()})
         roles = set(ROLE.values())
         loads.devices = self._worked_for(roles)
         for phase in self._scheduler.phases:

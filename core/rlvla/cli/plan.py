@@ -12,10 +12,11 @@ from rlvla.errors import ConfigError
 
 USAGE = """usage: rlvla plan [recipe.yaml|recipe.py] [--profile FILE | --like RUN] [options of rlvla train]
 
-Says how the environments are split, where everything runs, and, with latencies, how fast it will be, what binds it, how
-many hours it takes, and which settings would make it faster. The scheduler itself is played in virtual time.
+Says how the environments are split, where everything runs, how fast it will be, what binds it, how many hours and how much
+memory it takes, and which settings would make it faster. The scheduler itself is played in virtual time.
 
---profile FILE takes latencies that `rlvla profile` measured; --like RUN those of an earlier run's timeline.
+--profile FILE takes latencies that `rlvla profile` measured; --like RUN those of an earlier run's timeline. Without either
+they are what the plugins' authors measured, on as many cores as there are here.
 """
 
 
@@ -34,7 +35,9 @@ def main(words: Sequence[str]) -> int:
     from rlvla import plan, profile
 
     measured = profile.read(path) if path else profile.of_run(Path(like).expanduser()) if like else None
-    if measured is not None and (problems := profile.mismatches(measured, config)):
+    if measured is None:
+        measured = profile.typical(config, specs)
+    elif problems := profile.mismatches(measured, config):
         raise ConfigError(problems)
     print(plan.text(config, specs, measured))
     return 0

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located
-from rlvla.specs import ModelSpec, Role
+from rlvla.specs import ModelCost, ModelSpec, Role
 from rlvla_model_openvla_oft.header import Header, read_header
 
 if TYPE_CHECKING:
@@ -149,7 +149,20 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         state=config.proprio,
         action_dim=action_dim,
         entropy=config.head == "tokens" or config.gaussian == "learned",
+        cost=_LORA_OF_7B if config.tune == "lora" and config.decoding == "parallel" else None,
     )
+
+
+_LORA_OF_7B = ModelCost(
+    "an H200 (7B, one camera, calls of 32)",
+    "cuda",
+    call=0.02,
+    row=0.0084,
+    sample=0.0188,
+    parameters=7_541_237_184,
+    trainable=79_953_920,
+    memory_gib=61.0,
+)
 
 
 def _contradictions(config: OpenVlaOftConfig) -> list[str]:

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 import rlvla
 from rlvla.errors import ConfigError
-from rlvla.specs import ModelSpec, Role
+from rlvla.specs import ModelCost, ModelSpec, Role
 
 if TYPE_CHECKING:
     from rlvla_model_tiny.model import TinyModel
@@ -62,6 +62,9 @@ def describe(config: TinyConfig) -> ModelSpec:
         state=False,
         imitation=True,
         start="path",
+        cost=ModelCost(
+            "2 CPU cores", "cpu", call=0.0022, row=0.00006, sample=0.0006, parameters=72_000, trainable=72_000
+        ),
     )
 
 
