@@ -46,7 +46,9 @@ def test_a_recipe_of_openvla_oft_fits_a_checkpoint(file, tmp_path):
 def test_a_recipe_of_gr00t_fits_a_checkpoint(file, tmp_path):
     tiny = pytest.importorskip("rlvla_model_gr00t.tiny")
     recipe = configs.read_file(file)
-    tiny.write(tmp_path, tags=(recipe["model"]["embodiment_tag"], "other"), weights=False)
+    pytest.importorskip(f"rlvla_sim_{recipe['sim']['use']}")
+    tags, cameras = (recipe["model"]["embodiment_tag"], "other"), len(recipe["model"]["cameras"])
+    tiny.write(tmp_path, tags=tags, cameras=cameras, weights=False)
     config = configs.read(overridden(recipe, {"model": {"path": str(tmp_path), "tokenizer_path": None}}))
     check(config)
     for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
