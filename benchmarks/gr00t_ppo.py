@@ -5,9 +5,12 @@
 
 The work of a step: 64 environments (4 in each of 16 processes) x 80 env steps of one task of LIBERO spatial, two 256-pixel
 cameras rendered, chunks of 10, one pass over 512 chunks in optimizer steps of 256; backbone frozen, its features kept, head
-trained. Weights are random (made on the GPU), so no rollout succeeds and nothing is learned; time does not know. Figures are
-the run's own metrics: means over all steps but the first two, which compile and fill pipes (``..._run_...``: the run's own
-count of the same). Each scheduler runs in a process of its own; an existing result of another one stays.
+trained. Weights are random (made on the GPU), so no rollout succeeds and nothing is learned; time does not know.
+
+Rates are useful env steps over seconds, both summed over the steps that count; a bound is the same with the seconds that the
+run's own metrics say it would take. Not counted are first steps, which compile and fill pipes (1; full-async 2), and
+full-async's last one, beside which nothing is played. Everything else is a mean over those steps. Each scheduler runs in a
+process of its own; what a killed one wrote so far counts, and an existing result of another scheduler stays.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ import argparse
 import json
 import logging
 import runpy
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,6 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "full-async": {"use": "full-async", "max_staleness": 1},
 }
 KEYS = (
-    "env_steps_per_second",
     "time/",
     "memory/",
     "rollout/generator_batch",
@@ -38,7 +40,8 @@ KEYS = (
     "train/staleness",
     "train/samples",
 )
-_WARM = 2
+_WARM = {"full-async": 2}
+_BOUNDS = ("device_bound", "schedule_bound")
 
 
 def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -48,6 +51,7 @@ def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any
     from rlvla_model_gr00t.header import HeadShape, QwenShape, SiglipShape
 
     made = runpy.run_path(str(RECIPE))["recipe"]()
+    place.mkdir(parents=True, exist_ok=True)
     sizes: dict[str, Any] = {"siglip": SiglipShape(), "qwen": QwenShape(), "head": HeadShape()}
     if options.tiny:
         sizes = {"action_dim": 2, "state_dim": 2}
@@ -60,7 +64,7 @@ def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any
         "train": {"micro_batch": options.micro_batch},
         "eval": {"every": 0},
         "run": {
-            "steps": options.steps,
+            "steps": options.steps or (8 if name == "full-async" else 4),
             "slots": options.slots,
             "directory": str(place),
             "name": name,
@@ -75,28 +79,37 @@ def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any
     return overridden(made, change)
 
 
-def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Train under one scheduler; returns what the steps after the first ones were."""
-    import torch
-
+def train(name: str, options: argparse.Namespace) -> None:
+    """Train under one scheduler, in a folder below ``--out``."""
     import rlvla
 
     logging.basicConfig(level=logging.INFO)
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        with rlvla.build(**recipe(name, Path(folder), options)) as run:
-            run.train()
-        seconds = time.perf_counter() - began
-        text = (Path(folder) / name / "metrics.jsonl").read_text()
-    lines = [line for line in map(json.loads, text.splitlines()) if "env_steps" in line and "step" in line]
-    found: dict[str, Any] = {"scheduler": name, "steps": len(lines), "seconds": seconds}
-    if torch.cuda.is_available():
-        found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    for key in lines[-1]:
-        values = [line[key] for line in lines[_WARM:] if isinstance(line.get(key), (int, float))]
-        if key.startswith(KEYS) and values:
-            found[key] = values[-1] if "_run" in key or "/run_" in key else sum(values) / len(values)
+    with rlvla.build(**recipe(name, options.out / "runs", options)) as run:
+        run.train()
+
+
+def summary(name: str, file: Path) -> dict[str, Any]:
+    """Return what the steps that count were."""
+    lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] if file.is_file() else []
+    lines = [line for line in lines if "env_steps" in line and "step" in line]
+    found: dict[str, Any] = {"scheduler": name, "steps": len(lines)}
     found["env_steps_per_second_by_step"] = [round(line["env_steps_per_second"], 1) for line in lines]
+    counted = lines[_WARM.get(name, 1) : -1 if name == "full-async" else None]
+    if not counted:
+        return {**found, "failed": "no step to count"}
+    found["counted_steps"] = [line["step"] for line in counted]
+    useful = [line["env_steps_per_second"] * line["time/step_s"] for line in counted]
+    found["env_steps_per_second"] = sum(useful) / sum(line["time/step_s"] for line in counted)
+    for bound in _BOUNDS:
+        rates = [line[f"env_steps_per_second_{bound}"] for line in counted]
+        seconds = [steps / rate if rate else 0.0 for steps, rate in zip(useful, rates, strict=True)]
+        found[f"env_steps_per_second_{bound}"] = sum(useful) / sum(seconds) if any(seconds) else 0.0
+    if found["env_steps_per_second_schedule_bound"]:
+        found["overlap_efficiency"] = found["env_steps_per_second"] / found["env_steps_per_second_schedule_bound"]
+    for key in counted[-1]:
+        values = [line[key] for line in counted if isinstance(line.get(key), (int, float))]
+        if key.startswith(KEYS) and values and key not in found and "_run" not in key and "/run_" not in key:
+            found[key] = sum(values) / len(values)
     return found
 
 
@@ -120,16 +133,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for gr00t_ppo.json and .md")
     parser.add_argument("--machine", default="", help="what the result says it was measured on")
     parser.add_argument("--schedulers", nargs="+", choices=list(SCHEDULERS), default=list(SCHEDULERS))
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=None, help="training steps; 4, or 8 of full-async")
+    parser.add_argument("--limit", type=float, default=None, help="seconds of a scheduler, after which it is ended")
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--slots", type=int, default=16, help="parts of the environments, a process each")
-    parser.add_argument("--micro-batch", type=int, default=64, help="chunks in one forward and backward pass")
+    parser.add_argument("--micro-batch", type=int, default=128, help="chunks in one forward and backward pass")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--one", choices=list(SCHEDULERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.one:
-        (options.out / f"{options.one}.json").write_text(json.dumps(measure(options.one, options)))
+        train(options.one, options)
         return
     place = options.out / "gr00t_ppo.json"
     before = json.loads(place.read_text())["runs"] if place.is_file() else []
@@ -137,12 +151,18 @@ def main() -> None:
     found["runs"] = [row for row in before if row["scheduler"] not in options.schedulers]
     failed = False
     for name in options.schedulers:
-        done = subprocess.run([sys.executable, *sys.argv, "--one", name], check=False)
-        file = options.out / f"{name}.json"
-        result = {"scheduler": name, "failed": f"exit code {done.returncode}"}
-        if done.returncode == 0:
-            result = json.loads(file.read_text())
-            file.unlink()
+        place_of_run = options.out / "runs" / name
+        shutil.rmtree(place_of_run, ignore_errors=True)
+        began = time.perf_counter()
+        with subprocess.Popen([sys.executable, *sys.argv, "--one", name]) as child:
+            try:
+                child.wait(options.limit)
+            except subprocess.TimeoutExpired:
+                child.kill()  # without a checkpoint, which takes longer than a step
+        result = {**summary(name, place_of_run / "metrics.jsonl"), "seconds": time.perf_counter() - began}
+        if child.returncode:
+            result["ended_by"] = f"exit code {child.returncode}"
+        shutil.rmtree(options.out / "runs", ignore_errors=True)
         failed |= "failed" in result
         found["runs"] = sorted([*found["runs"], result], key=lambda row: list(SCHEDULERS).index(row["scheduler"]))
         place.write_text(json.dumps(found, indent=1))

@@ -130,7 +130,7 @@ class Block(nn.Module):
         """Return what attention among the tokens themselves adds."""
         attention = self.attn1
         qkv = project(normed_NTD, attention.to_q, attention.to_k, attention.to_v).unflatten(-1, (3, self._heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        q, k, v = (one.transpose(1, 2) for one in qkv.unbind(2))
         return self._out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
 
     def cross_attention(self, normed_NTD: Tensor, both: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
@@ -218,7 +218,7 @@ class Diffusion(nn.Module):
         """Return those of the context for each block that looks at it, ``[N, heads, S, Z]``: the same in every step."""
         crossing = self.crossing
         both = project(context_NSC, *crossing).unflatten(-1, (len(crossing), self._heads, -1))
-        each = both.permute(2, 0, 3, 1, 4).unbind(0)  # whose gradient is put together once
+        each = [one.transpose(1, 2) for one in both.unbind(2)]  # so the gradient is put together once, as it lies
         return list(zip(each[::2], each[1::2], strict=True))
 
     def modulation(self, bucket_K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -255,14 +255,15 @@ class Diffusion(nn.Module):
                 delta = block.self_attention(normed)  # type: ignore[operator]
             else:
                 delta = block.cross_attention(normed, both[number // 2], mask)  # type: ignore[operator]
+            if number + 1 == len(blocks):  # from here on, each token is on its own
+                x_NTD, delta = x_NTD[:, -wanted:], delta[:, -wanted:]
+            shape = x_NTD.shape
             x_RD, normed = run(kernels.add_bare_layer_norm)(x_NTD.flatten(0, 1), delta.flatten(0, 1), _EPS)
-            x_NTD = x_RD.view(x_NTD.shape)
-            delta = block.ff(normed).view(x_NTD.shape)  # type: ignore[operator]
+            x_NTD, delta = x_RD.view(shape), block.ff(normed).view(shape)  # type: ignore[operator]
             if number + 1 < len(blocks):
                 x_NTD, normed = add(x_NTD, delta, scales[number + 1], shifts[number + 1], _EPS)
         shift, scale = times.out[:, :1], times.out[:, 1:]
-        last = x_NTD[:, -wanted:] + delta[:, -wanted:]
-        return project(kernels.modulated(last, scale, shift, _FINAL_EPS), self.proj_out_2)
+        return project(kernels.modulated(x_NTD + delta, scale, shift, _FINAL_EPS), self.proj_out_2)
 
 
 class ContextAttention(nn.Module):
