@@ -42,6 +42,19 @@ def test_a_recipe_of_openvla_oft_fits_a_checkpoint(file, tmp_path):
         assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("examples/gr00t_*.py")), ids=lambda file: file.stem)
+def test_a_recipe_of_gr00t_fits_a_checkpoint(file, tmp_path):
+    tiny = pytest.importorskip("rlvla_model_gr00t.tiny")
+    recipe = configs.read_file(file)
+    pytest.importorskip(f"rlvla_sim_{recipe['sim']['use']}")
+    tags, cameras = (recipe["model"]["embodiment_tag"], "other"), len(recipe["model"]["cameras"])
+    tiny.write(tmp_path, tags=tags, cameras=cameras, weights=False)
+    config = configs.read(overridden(recipe, {"model": {"path": str(tmp_path), "tokenizer_path": None}}))
+    check(config)
+    for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
+        assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
+
+
 def test_cells_of_the_learning_benchmark_fit_and_differ():
     module = benchmark()
     seen = []
