@@ -2,7 +2,7 @@
 
 PhysX steps more than one row on a GPU only; this steps any number on the CPU, all of them at each action as PhysX does, so
 what keeps rows apart can be tested without one. A row is a point on a line with a goal; it drifts when it is stepped without
-being asked, and its controller remembers a target.
+being asked, and so does the target that its controller remembers.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LineEnv:
 
     def _step_action(self, action: torch.Tensor) -> torch.Tensor:
         assert action.shape == (self.num_envs, 1)
-        self.target = self.target + 0.1 * action
+        self.target = self.target + 0.1 * action + DRIFT
         self.place = self.place + 0.5 * (self.target - self.place) + DRIFT
         return action
 
@@ -103,9 +103,9 @@ class LineEnv:
     def get_state_dict(self) -> dict[str, Any]:
         return {"actors": {"place": self.place, "goal": self.goal}, "controller": {"target": self.target}}
 
-    def set_state_dict(self, state: dict[str, Any]) -> None:
-        self.place, self.goal = state["actors"]["place"].clone(), state["actors"]["goal"].clone()
-        self.target = state["controller"]["target"].clone()
+    def set_state_dict(self, state: dict[str, Any], env_idx: torch.Tensor) -> None:
+        """Set bodies of some rows; ManiSkill leaves controllers alone."""
+        self.place[env_idx], self.goal[env_idx] = state["actors"]["place"], state["actors"]["goal"]
 
     def _pictures(self) -> torch.Tensor:
         pictures = torch.zeros(self.num_envs, SIZE, SIZE, 3, dtype=torch.uint8)

@@ -264,12 +264,11 @@ class _Frozen:
         if self._state is None or not bool(self._rows_n.any()):
             return
         env = self._instance.env
-        now = _cloned(env.get_state_dict())
-        env.set_state_dict(_merged(now, self._state, self._rows_n))
-        if env.gpu_sim_enabled:
-            env.scene._gpu_apply_all()
-            env.scene.px.gpu_update_articulation_kinematics()
-            env.scene._gpu_fetch_all()
+        rows = torch.nonzero(self._rows_n).flatten()
+        env.set_state_dict(_taken({key: one for key, one in self._state.items() if key != "controller"}, rows), rows)
+        if controllers := self._state.get("controller"):  # part of what ManiSkill gives, not of what it sets
+            agent = env.agent
+            agent.set_controller_state(_merged(_cloned(agent.get_controller_state()), controllers, rows))
 
 
 class _Late(Mapping[str, Any]):
@@ -399,10 +398,17 @@ def _cloned(tree: Any) -> Any:
     return tree.clone()
 
 
+def _taken(tree: Any, rows: Tensor) -> Any:
+    """Return some rows of a tree of ``[n, ...]`` tensors."""
+    if isinstance(tree, Mapping):
+        return {name: _taken(value, rows) for name, value in tree.items()}
+    return tree[rows]
+
+
 def _merged(one: Any, other: Any, rows: Tensor) -> Any:
     """Return a tree of ``[n, ...]`` tensors with some rows (numbers, or flags) of another one."""
     if isinstance(one, Mapping):
-        return {name: _merged(value, other[name], rows) for name, value in one.items()}
+        return {name: _merged(value, other.get(name, value), rows) for name, value in one.items()}
     merged = one.clone()
     merged[rows] = other[rows]
     return merged
