@@ -18,7 +18,7 @@ import rlvla
 from rlvla.conventions import euler_to_axis_angle
 from rlvla.errors import ConfigError
 from rlvla.networks.pictures import resampling
-from rlvla.specs import ActionPart, Camera
+from rlvla.specs import ActionPart, Camera, TaskSpec
 from rlvla_model_openvla_oft import jpeg
 from rlvla_model_openvla_oft.actions import CENTRES, ActionCodec, value_of
 from rlvla_model_openvla_oft.header import Statistics
@@ -271,13 +271,20 @@ def test_pictures_are_scaled_in_full_precision_whatever_the_products_of_training
 
 
 def test_a_prompt_beyond_its_width_is_named(checkpoint):
+    spec = worlds.simulator_spec(tasks=(TaskSpec("task", worlds.TEXTS[0]),))
+    with pytest.raises(
+        ConfigError, match=r"model\.prompt_tokens: got 16, but the prompt of 'pick up the black bowl' has"
+    ):
+        worlds.make(checkpoint, spec, prompt_tokens=16)  # before a simulator starts
     model = worlds.make(checkpoint, prompt_tokens=16)
-    with pytest.raises(ValueError, match=r"has \d+ tokens, model.prompt_tokens is 16: raise it"):
+    with pytest.raises(
+        ConfigError, match=r"model\.prompt_tokens: got 16, but the prompt of .* has \d+ tokens: raise it"
+    ):
         model.preprocess(worlds.observation(1))
 
 
-def test_the_state_is_scaled_to_its_percentiles_and_clipped(checkpoint):
-    model = worlds.make(checkpoint, proprio=True)
+def test_the_state_is_scaled_to_its_percentiles_and_clipped(headed):
+    model = worlds.make(headed, **worlds.HEADED)
     seen = worlds.observation(3)
     torch.testing.assert_close(model.preprocess(seen)["state"], seen.state.clamp(-1, 1), rtol=0, atol=1e-6)
     other = seen.clone()

@@ -205,9 +205,9 @@ def test_padding_changes_neither_actions_nor_log_probs(checkpoint):
         torch.testing.assert_close(one.value, other.value, rtol=0, atol=1e-5)
 
 
-def test_recomputed_ratio_is_exactly_one(checkpoint):
-    for options in ({}, {"top_k": 7, "keep_vision": True}, {"head": "l1", "proprio": True}):
-        model, seen = worlds.make(checkpoint, **options), worlds.observation(4)
+def test_recomputed_ratio_is_exactly_one(checkpoint, headed):
+    for path, options in ((checkpoint, {}), (checkpoint, {"top_k": 7, "keep_vision": True}), (headed, worlds.HEADED)):
+        model, seen = worlds.make(path, **options), worlds.observation(4)
         action = worlds.act(model, seen)
         evaluation = model.evaluate(model.preprocess(seen), action.replay)
         assert torch.equal((evaluation.logp - action.logp).exp(), torch.ones_like(action.logp))

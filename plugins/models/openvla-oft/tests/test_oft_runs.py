@@ -20,11 +20,18 @@ QUIET = {"without": ["tensorboard", "display"], "device": "cpu", "threads": 1, "
 @pytest.fixture(scope="module")
 def line(tmp_path_factory) -> Path:
     """A checkpoint for the fake simulator: two action and two state dimensions."""
-    return tiny.write(tmp_path_factory.mktemp("line"), action_dim=2, state_dim=2, heads=True)
+    return tiny.write(tmp_path_factory.mktemp("line"), action_dim=2, state_dim=2)
+
+
+@pytest.fixture(scope="module")
+def headed_line(tmp_path_factory) -> Path:
+    """The same with heads."""
+    return tiny.write(tmp_path_factory.mktemp("headed"), action_dim=2, state_dim=2, heads=True)
 
 
 def build(checkpoint: Path, place: Path, scheduler="sync", algo=PPO, train=None, run=None, **options):
-    model = {"use": "openvla-oft", "path": str(checkpoint), "horizon": 2, "dtype": "fp32", "lora_rank": 4, **options}
+    lora = {"lora_rank": 4} if options.get("tune", "lora") == "lora" else {}
+    model = {"use": "openvla-oft", "path": str(checkpoint), "horizon": 2, "dtype": "fp32", **lora, **options}
     return rlvla.build(
         sim={"use": "fake", "num_envs": 2, "max_episode_steps": 6},
         model=model,
@@ -50,8 +57,8 @@ def weights_of(run: rlvla.Run) -> dict[str, torch.Tensor]:
     ],
     ids=["lora", "vision", "full", "l1", "autoregressive"],
 )
-def test_training_changes_what_is_tuned_and_nothing_else(line, tmp_path, options):
-    with build(line, tmp_path, **options) as run:
+def test_training_changes_what_is_tuned_and_nothing_else(line, headed_line, tmp_path, options):
+    with build(headed_line if "head" in options else line, tmp_path, **options) as run:
         run.plan()
         model = run._engine.trainer.actor.model
         before, trained = weights_of(run), set(model.trainable())
