@@ -116,6 +116,66 @@ def test_full_tuning_saves_and_loads_all_weights_exactly(checkpoint, tmp_path):
     assert all(torch.equal(one, again.trainable()[name]) for name, one in model.trainable().items())
 
 
+def test_exported_heads_are_public_files_and_a_runs_own_hold_no_pickle(headed, tmp_path):
+    model, seen = worlds.make(headed, **worlds.HEADED), worlds.observation(2)
+    model.export(tmp_path / "out")
+    model.save(tmp_path / "own")
+    assert not list((tmp_path / "own").glob("*.pt"))
+    for kind in ("action_head", "proprio_projector"):
+        (file,) = (tmp_path / "out").glob(f"{kind}--*")
+        found = torch.load(file, weights_only=True)
+        original = torch.load(headed / f"{kind}--7_checkpoint.pt", weights_only=True)
+        assert file.name == f"{kind}--latest_checkpoint.pt"
+        assert {name: one.shape for name, one in found.items()} == {name: one.shape for name, one in original.items()}
+        mine = getattr(model.network, kind).state_dict()
+        assert all(torch.equal(one, mine[name]) for name, one in found.items())
+    again = worlds.make(tmp_path / "out", tune="heads", **worlds.HEADED)
+    torch.testing.assert_close(worlds.act(again, seen).actions, worlds.act(model, seen).actions, rtol=0, atol=0.05)
+
+
+CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
+MAPS = {"AutoConfig": f"{CODE[0][:-3]}.OpenVLAConfig", "AutoProcessor": [None, f"{CODE[2][:-3]}.PrismaticProcessor"]}
+
+
+def test_public_code_goes_through_an_export_as_it_is_and_is_named_only_where_it_lies(checkpoint, copy, tmp_path):
+    for file in ("config.json", "preprocessor_config.json"):
+        change(copy / file, auto_map=MAPS)
+    (copy / "processor_config.json").write_text('{"auto_map": {"AutoProcessor": "someone/code--processing.Processor"}}')
+    for name in CODE:
+        (copy / name).write_text("raise SystemExit('never run')\n")
+    model = worlds.make(copy)
+    model.export(tmp_path / "with")
+    model.save(tmp_path / "adapter")
+    (copy / CODE[2]).unlink()
+    model.export(tmp_path / "without")
+
+    def auto_map(folder, file="config.json"):
+        return json.loads((tmp_path / folder / file).read_text()).get("auto_map")
+
+    assert auto_map("with") == auto_map("with", "preprocessor_config.json") == MAPS
+    assert all((tmp_path / "with" / name).read_text() == "raise SystemExit('never run')\n" for name in CODE)
+    assert auto_map("with", "processor_config.json") is not None
+    assert auto_map("without") is auto_map("without", "preprocessor_config.json") is auto_map("adapter") is None
+    assert not list((tmp_path / "adapter").glob("*.py"))
+
+
+@pytest.mark.parametrize("tune", ["lora", "full"])
+def test_what_started_from_drawn_weights_holds_its_trained_ones(tmp_path, tune):
+    place = tiny.write(tmp_path / "random", action_dim=3, state_dim=4, data_sets=("reach",), weights=False, seed=5)
+    model, seen = worlds.make(place, tune=tune), worlds.observation(2)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.5)
+    model.save(tmp_path / "saved")
+    model.export(tmp_path / "export")
+    wanted = worlds.act(model, seen, greedy=True)
+    saved = worlds.make(tmp_path / "saved", tune=tune, moved=False, seed=2)
+    assert torch.equal(worlds.act(saved, seen, greedy=True).logp, wanted.logp)
+    export = worlds.make(tmp_path / "export", tune="heads", seed=2)
+    assert export.header.random_seed is None
+    torch.testing.assert_close(worlds.act(export, seen).value, worlds.act(model, seen).value, rtol=0, atol=0.05)
+
+
 def test_names_that_lora_training_left_are_understood(checkpoint, copy):
     weights = load_file(copy / SHARD)
     renamed = {
