@@ -55,7 +55,8 @@ class OpenVlaOftConfig:
     """Actions in a chunk: what the checkpoint was trained with (LIBERO 8, two-arm ALOHA 25, Bridge 5)."""
     decoding: Literal["parallel", "autoregressive"] = "parallel"
     """All tokens of a chunk at once with attention in both directions (OFT), or one after another with causal attention
-    (plain OpenVLA; ``horizon`` 1)."""
+    (plain OpenVLA; ``horizon`` 1). Log-probs of these are computed with products of other shapes in training than in acting,
+    so ratios at equal weights are 1 but for rounding (1.4e-6 nats in fp32 measured), not exactly as in parallel."""
     head: Literal["tokens", "l1"] = "tokens"
     """256 tokens for each action dimension, or the continuous L1 head with a Gaussian around what it says."""
     gaussian: Literal["fixed", "learned"] = "fixed"
