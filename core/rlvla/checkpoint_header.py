@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Gt, Lt
 
@@ -118,35 +118,35 @@ class AdapterHeader:
 
 @dataclass(frozen=True)
 class _Lora:
-    """Plain LoRA: fields of ``adapter_config.json`` in which other kinds differ from it."""
+    """``adapter_config.json`` of plain LoRA."""
 
     r: Annotated[int, Ge(1)]
     lora_alpha: Annotated[float, Gt(0), Lt(math.inf)]
     base_model_name_or_path: str | None = None
-    peft_type: Literal["LORA"] = "LORA"
-    bias: Literal["none"] = "none"
-    fan_in_fan_out: Literal[False] = False
-    lora_bias: Literal[False] = False
-    use_rslora: Literal[False] = False
-    use_dora: Literal[False] = False
-    use_qalora: Literal[False] = False
 
 
-_OTHERS = (
-    "rank_pattern",
-    "alpha_pattern",
-    "modules_to_save",
-    "trainable_token_indices",
-    "target_parameters",
-    "layer_replication",
-    "alora_invocation_tokens",
-    "arrow_config",
-    "kasa_config",
-    "velora_config",
-    "monteclora_config",
-    "use_bdlora",
+_PLAIN: dict[str, Any] = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(
+    (
+        "fan_in_fan_out",
+        "lora_bias",
+        "use_rslora",
+        "use_dora",
+        "use_qalora",
+        "use_bdlora",
+        "rank_pattern",
+        "alpha_pattern",
+        "modules_to_save",
+        "trainable_token_indices",
+        "target_parameters",
+        "layer_replication",
+        "alora_invocation_tokens",
+        "arrow_config",
+        "kasa_config",
+        "velora_config",
+        "monteclora_config",
+    )
 )
-"""Fields that are empty in plain LoRA, and change what an adapter computes or holds where they are not."""
+"""Fields by which other kinds differ in what they compute or hold, and what they are in plain LoRA; None: nothing."""
 
 
 def read_adapter(folder: Path) -> AdapterHeader:
@@ -157,10 +157,14 @@ def read_adapter(folder: Path) -> AdapterHeader:
     """
     file = folder / "adapter_config.json"
     found = read_json(file)
-    if others := {name: found[name] for name in _OTHERS if found.get(name)}:
+    if others := [
+        f"{name} {found[name]!r} (wanted {plain!r})"
+        for name, plain in _PLAIN.items()
+        if found.get(name) and found[name] != plain
+    ]:
         raise CheckpointError(
-            f"{file}: got {', '.join(f'{name} {value!r}' for name, value in others.items())}, wanted none: this is not plain "
-            "LoRA, and would act otherwise than it was trained; merge it into its base with peft, and give that folder"
+            f"{file}: got {', '.join(others)}: this is not plain LoRA, and would act otherwise than it was trained; merge it "
+            "into its base with peft, and give that folder"
         )
     lora = read_as(_Lora, found, file)
     return AdapterHeader(lora.r, lora.lora_alpha, lora.base_model_name_or_path)
