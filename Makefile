@@ -20,7 +20,7 @@ quickstart: $(VENV)/.quickstart
 	$(BIN)/rlvla train examples/tiny_tabletop_ppo_sync_cpu.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not e2e and not gpu" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not e2e and not gpu" $(PYTEST_ARGS)
 
 e2e: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "e2e and not gpu" --timeout=900 $(PYTEST_ARGS)

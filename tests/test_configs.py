@@ -178,6 +178,8 @@ def test_all_problems_are_reported_at_once(four_plugins: Four) -> None:
         ("--sim", "--sim: missing; wanted a plugin's name"),
         ("--sim.tasks 1 x", "sim.tasks.1: got 'x', wanted a valid integer"),
         ("--train.precision fp64", "train.precision: got 'fp64', wanted 'fp32' or 'bf16'"),
+        ("--train.max-grad-norm inf", "train.max_grad_norm: got 'inf', wanted a finite number"),
+        ("--sim.friction nan", "sim.friction: got 'nan', wanted a finite number"),
     ],
 )
 def test_wrong_flags_are_named(four_plugins: Four, words: str, message: str) -> None:

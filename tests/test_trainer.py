@@ -133,7 +133,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_counted_and_ends_the_run_if_it
         actor.train(tickets, 3)
 
 
-def test_a_batch_with_nothing_to_learn_says_so_and_ends_the_run_if_told_to(caplog):
+def test_a_batch_with_nothing_to_learn_says_so_and_ends_the_run_if_told_to(caplog, tmp_path):
     """A group of one says nothing."""
     options = {"group_size": 2, "passes": 2, "entropy_weight": 0.0}
     actor = trainer("grpo", algo_options=options, max_empty_steps=3)
@@ -144,9 +144,12 @@ def test_a_batch_with_nothing_to_learn_says_so_and_ends_the_run_if_told_to(caplo
     assert metrics["train/empty_steps"] == 2
     assert metrics["train/grad_norm"] == 0
     assert "training step 1: 2 optimizer steps had nothing to learn from" in caplog.text
-    tickets = feed(actor, version=2)
-    with pytest.raises(NothingToLearnError, match=r"3 optimizer steps in a row.*max_empty_steps 3.*Widen the filter"):
-        actor.train(tickets, 2)
+    resumed = trainer("grpo", algo_options=options, max_empty_steps=3)
+    resumed.load(tmp_path, actor.save(tmp_path))
+    for one in (actor, resumed):
+        tickets = feed(one, version=2)
+        with pytest.raises(NothingToLearnError, match=r"3 optimizer steps in a row.*max_empty_steps 3.*Widen the filt"):
+            one.train(tickets, 2)
 
 
 def test_a_run_with_nothing_to_learn_goes_on_unless_told_otherwise(caplog):

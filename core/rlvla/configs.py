@@ -21,7 +21,7 @@ from rlvla.errors import ConfigError
 from rlvla.plugin import GROUPS, Kind, Plugin, find, find_by_config
 
 T = TypeVar("T")
-_STRICT: dict[str, Any] = {"extra": "forbid", "revalidate_instances": "always"}
+_STRICT: dict[str, Any] = {"extra": "forbid", "revalidate_instances": "always", "allow_inf_nan": False}
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -128,6 +128,11 @@ class RunOptions:
     """Where actors live: threads of this process, or workers of Ray (extra ``rlvla[ray]``; on the CPU)."""
     device: str = "auto"
     """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
+    generators: Annotated[int, Ge(1)] = 1
+    """Generators that share the batches, each with weights of its own to act with. Under ``ray`` each is a worker, and one
+    that dies is replaced."""
+    sim_hosts: Annotated[int, Ge(1)] = 1
+    """Ray workers, spread over the machines, that the slots are divided among; one that dies is replaced."""
     threads: Annotated[int, Ge(1)] | None = None
     """CPU threads of torch; None: one a core, at most 8."""
     slots: Annotated[int, Ge(1)] | None = None

@@ -132,7 +132,7 @@ class Optimizer:
             for key, value in state.items()
         }
         tensors |= {f"{name}/average": one.cpu().contiguous() for name, one in (self._average or {}).items()}
-        return tensors, {"bad_steps": self._bad_steps}
+        return tensors, {"bad_steps": self._bad_steps, "empty_steps": self._empty_steps}
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Take back what :meth:`state` returned."""
@@ -143,7 +143,7 @@ class Optimizer:
                 self.adam.state[parameter][what] = value if what == "step" else value.to(parameter.device)
             elif self._average is not None:
                 self._average[name].copy_(value)
-        self._bad_steps = numbers["bad_steps"]
+        self._bad_steps, self._empty_steps = numbers["bad_steps"], numbers.get("empty_steps", 0)
 
 
 def _groups(model: Model, rate: float, value_scale: float) -> list[dict[str, Any]]:
