@@ -7,14 +7,12 @@ remote code. Sources: Kim et al. 2024, arXiv:2406.09246 (OpenVLA); Kim et al. 20
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 
 import rlvla
-from rlvla.checkpoint_header import Finite
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located
 from rlvla.specs import ModelCost, ModelSpec, Role
@@ -29,7 +27,6 @@ __all__ = ["OpenVlaOftConfig", "describe", "plugin"]
 LLM_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 VISION_LINEARS = ("qkv", "proj", "fc1", "fc2", "fc3")
 """Of the towers' blocks, their patch embedding, and the projector."""
-_Scale = Annotated[float, Gt(0), Lt(math.inf)]
 
 
 @rlvla.config
@@ -73,7 +70,7 @@ class OpenVlaOftConfig:
     """Then cut out the centre, 0.9 of the area, and scale it up (what random crops in training ask for). rlinf: no."""
     stop_token: bool | None = None
     """The end-of-text token follows the action slots. rlinf: no."""
-    temperature: _Scale | None = None
+    temperature: Annotated[float, Gt(0)] | None = None
     """Of the token distribution, in acting and training alike. openvla-oft: 1, else 1.6."""
     top_k: Annotated[int, Ge(1), Le(256)] | None = None
     """Sample from the most likely tokens alone; which they were is kept, and log-probs are within them."""
@@ -84,7 +81,7 @@ class OpenVlaOftConfig:
     """Of the checkpoint's position and rotation deltas: the simulator's normalised range, or metres and radians."""
     rotation: Literal["axis_angle", "euler_xyz"] = "axis_angle"
     """Form of the checkpoint's rotation deltas."""
-    gripper_range: tuple[Finite, Finite] = (0.0, 1.0)
+    gripper_range: tuple[float, float] = (0.0, 1.0)
     """Ends of the checkpoint's gripper action."""
     gripper_closes_at: Literal["low", "high"] = "low"
     """End of ``gripper_range`` that closes the fingers."""
@@ -96,7 +93,7 @@ class OpenVlaOftConfig:
     """Adapters (or training) in the vision towers and the projector too."""
     lora_rank: Annotated[int, Ge(1)] | None = None
     """Rank of the adapters; None: that of the adapter in ``path``, else 32."""
-    lora_alpha: _Scale | None = None
+    lora_alpha: Annotated[float, Gt(0)] | None = None
     """Adapters are scaled by this over the rank; None: as the adapter in ``path`` was trained, else by 1."""
     lora_targets: tuple[str, ...] | None = None
     """Last part of the names of layers that get adapters. None: those of the adapter in ``path``; else Llama's (``q_proj``,
