@@ -155,7 +155,6 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
     try:
         statistics = header.statistics(config.unnorm_key, config.normalisation, state=config.proprio)
         action_dim = len(statistics.low)
-        header.colours  # noqa: B018  read now, not when the first picture comes
     except ConfigError as error:
         problems += error.problems
     if problems:

@@ -70,13 +70,21 @@ SIGLIP = TowerShape(1152, 27, 16, 4304)
 
 
 @dataclass(frozen=True)
+class _Rope:
+    """Rotary positions, as newer files say them."""
+
+    rope_theta: _Positive | None = None
+    rope_type: str = "default"
+
+
+@dataclass(frozen=True)
 class _Text(LlamaShape):
     """``text_config``: what it may say beside sizes."""
 
     vocab_size: _Size = 32064
     num_key_value_heads: int | None = None
     rope_scaling: dict[str, Any] | None = None
-    rope_parameters: dict[str, Any] | None = None
+    rope_parameters: _Rope | None = None
     attention_bias: bool = False
     tie_word_embeddings: bool = False
     hidden_act: str = "silu"
@@ -158,6 +166,8 @@ class Header:
     image_size: int
     """Height and width of what the towers see."""
     pad_id: int = 32000
+    colours: tuple[Colours, Colours] = (MEANS, STDS)
+    """Means and standard deviations that pictures are normalised with."""
     beyond_tokens: int = 64
     """Rows of the vocabulary after the tokenizer's."""
     random_seed: int | None = None
@@ -254,13 +264,6 @@ class Header:
                 "below: every action would be turned round; take the file that training wrote"
             )
         return low, high, mask
-
-    @cached_property
-    def colours(self) -> tuple[Colours, Colours]:
-        """Means and standard deviations that pictures are normalised with."""
-        file = self.folder / "preprocessor_config.json"
-        found = read_as(_Preprocessor, read_json(file) if file.is_file() else {}, file)
-        return found.means, found.stds
 
     @cached_property
     def shards(self) -> tuple[Path, ...]:
@@ -368,12 +371,18 @@ def _own_header(folder: Path) -> tuple[Header, str | None]:
         siglip=siglip,
         image_size=_image_size(folder, found.image_sizes),
         pad_id=found.pad_token_id,
+        colours=_colours(folder / "preprocessor_config.json"),
         beyond_tokens=found.pad_to_multiple_of,
         random_seed=found.rlvla_random,
         cameras=found.rlvla_cameras,
         base_files=found.rlvla_base_files,
     )
     return header, found.rlvla_base
+
+
+def _colours(file: Path) -> tuple[Colours, Colours]:
+    found = read_as(_Preprocessor, read_json(file) if file.is_file() else {}, file)
+    return found.means, found.stds
 
 
 def _check_heads(file: Path, llama: LlamaShape, towers: Mapping[str, TowerShape]) -> None:
@@ -392,13 +401,12 @@ def _check_heads(file: Path, llama: LlamaShape, towers: Mapping[str, TowerShape]
 
 def _llama(folder: Path, text: _Text) -> LlamaShape:
     shape = LlamaShape(**{one.name: getattr(text, one.name) for one in fields(LlamaShape)})
-    rope = text.rope_parameters or {}
-    if "rope_theta" in rope:
-        shape = replace(shape, rope_theta=read_as(float, rope["rope_theta"], f"{folder}/config.json: rope_theta"))
+    rope = text.rope_parameters or _Rope()
+    shape = replace(shape, rope_theta=rope.rope_theta or shape.rope_theta)
     heads = text.num_key_value_heads
     odd = {
         "num_key_value_heads": heads is not None and heads != shape.num_attention_heads,
-        "rope_scaling": text.rope_scaling is not None or rope.get("rope_type", "default") != "default",
+        "rope_scaling": text.rope_scaling is not None or rope.rope_type != "default",
         "attention_bias": text.attention_bias,
         "tie_word_embeddings": text.tie_word_embeddings,
         "hidden_act": text.hidden_act != "silu",

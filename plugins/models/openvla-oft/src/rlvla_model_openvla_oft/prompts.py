@@ -37,15 +37,11 @@ class Prompts:
     def __init__(self, header: Header, width: int | None) -> None:
         self.file = next((file for file in _files(header) if file.is_file()), header.folder / "tokenizer.json")
         if not self.file.is_file():
-            raise CheckpointError(
-                f"{header.folder} holds no tokenizer.json: add Llama 2's, with <PAD>, as public ones have it"
-            )
+            raise CheckpointError(f"{header.folder} holds no tokenizer.json: add the one that lay beside the weights")
         try:
             self._tokenizer = Tokenizer.from_file(str(self.file))
         except Exception as error:  # the library knows no narrower one
-            raise CheckpointError(
-                f"{self.file} cannot be read as a tokenizer: {error}; download it again, wanted Llama 2's with <PAD>"
-            ) from error
+            raise CheckpointError(f"{self.file} cannot be read as a tokenizer: {error}; download it again") from error
         self._pad, self._width = header.pad_id, width
         self._known: dict[str, list[int]] = {}
         self._check(header)
