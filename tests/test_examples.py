@@ -12,7 +12,7 @@ from rlvla.checks import check
 from rlvla.configs import overridden
 
 ROOT = Path(__file__).parents[1]
-RECIPES = sorted(ROOT.glob("examples/tiny_tabletop_*.py"))
+RECIPES = sorted(ROOT.glob("examples/tiny_*.py"))
 
 
 def benchmark():
@@ -37,6 +37,19 @@ def test_a_recipe_of_openvla_oft_fits_a_checkpoint(file, tmp_path):
     key = recipe["model"]["unnorm_key"]
     tiny.write(tmp_path, data_sets=(key if key == "tiny" else f"{key}_no_noops", "other"))
     config = configs.read(overridden(recipe, {"model": {"path": str(tmp_path)}}))
+    check(config)
+    for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
+        assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("examples/gr00t_*.py")), ids=lambda file: file.stem)
+def test_a_recipe_of_gr00t_fits_a_checkpoint(file, tmp_path):
+    tiny = pytest.importorskip("rlvla_model_gr00t.tiny")
+    recipe = configs.read_file(file)
+    pytest.importorskip(f"rlvla_sim_{recipe['sim']['use']}")
+    tags, cameras = (recipe["model"]["embodiment_tag"], "other"), len(recipe["model"]["cameras"])
+    tiny.write(tmp_path, tags=tags, cameras=cameras, weights=False)
+    config = configs.read(overridden(recipe, {"model": {"path": str(tmp_path), "tokenizer_path": None}}))
     check(config)
     for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
         assert part in file.stem.split("_"), f"{file.stem} does not name {part}"

@@ -20,7 +20,7 @@ def randomise_(network: nn.Module, generator: torch.Generator) -> None:
     """Draw all weights, on their device, so that activations keep their size from layer to layer."""
     with torch.no_grad():
         for name, parameter in network.named_parameters():
-            if name.endswith(("norm.weight", "layernorm.weight", "norm1.weight", "norm2.weight")):
+            if name.endswith("weight") and parameter.ndim == 1:  # of norms
                 parameter.fill_(1.0)
             elif name.endswith("scale_factor"):
                 parameter.fill_(0.5)

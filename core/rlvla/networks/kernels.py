@@ -2,7 +2,8 @@
 
 Eager they read and write every activation several times, which took a third of the forward pass (one H200, batch 32).
 
-Letters: R rows and tokens (one dimension, so that few shapes are compiled for), D features, Z features of a head.
+Letters: R rows and tokens (one dimension, so that few shapes are compiled for), N rows, T tokens, D features, Z features of a
+head.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Run = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Makes a kernel of an element-wise function, or leaves it as it is."""
 
 
 @cache
@@ -51,10 +55,32 @@ def add_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return ``x + delta``, and its norm in fp32, rounded once."""
     total = x_RD + delta_RD
-    wide = total.float()
-    centred = wide - wide.mean(-1, keepdim=True)
-    scaled = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
-    return total, (scaled * weight_D.float() + bias_D.float()).to(x_RD.dtype)
+    return total, (_normed(total, eps) * weight_D.float() + bias_D.float()).to(x_RD.dtype)
+
+
+def add_bare_layer_norm(x: Tensor, delta: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return ``x + delta``, and its norm in fp32 without weights, rounded once."""
+    total = x + delta
+    return total, _normed(total, eps).to(x.dtype)
+
+
+def modulated(x_NTD: Tensor, scale_N1D: Tensor, shift_N1D: Tensor, eps: float) -> Tensor:
+    """Return ``norm(x) * (1 + scale) + shift``, in fp32, rounded once; a scale and shift for each row, or for all."""
+    return (_normed(x_NTD, eps) * (1 + scale_N1D.float()) + shift_N1D.float()).to(x_NTD.dtype)
+
+
+def add_modulated(
+    x_NTD: Tensor, delta_NTD: Tensor, scale_N1D: Tensor, shift_N1D: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``x + delta``, and :func:`modulated` of it."""
+    total = x_NTD + delta_NTD
+    return total, modulated(total, scale_N1D, shift_N1D, eps)
+
+
+def _normed(x: Tensor, eps: float) -> Tensor:
+    wide = x.float()
+    variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)  # one pass, where two means would be two
+    return (wide - mean) * torch.rsqrt(variance + eps)
 
 
 def add_scaled_layer_norm(
@@ -76,6 +102,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     halves = x.float().unflatten(-1, (2, -1))
     turned: Tensor = halves * cos + halves.flip(-2) * sin
     return turned.flatten(-2).to(x.dtype)
+
+
+def norm_rotate(x: Tensor, weight_Z: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    """Return the rotary position embedding of each head's RMS norm; arguments as in :func:`rotate`."""
+    return rotate(rms_norm(x, weight_Z, eps), cos, sin)
 
 
 def split_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:

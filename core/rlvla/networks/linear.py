@@ -110,6 +110,18 @@ def project(x: Tensor, *modules: nn.Module, rows: slice | None = None) -> Tensor
     return _Adapted.apply(flat, weight, bias, parts, down, *up).view(*x.shape[:-1], len(weight))  # type: ignore[no-any-return]
 
 
+def project_gelu(x: Tensor, module: nn.Module) -> Tensor:
+    """Return GELU (its tanh form) of a linear layer with bias; on a GPU, acting, within the product: one pass less."""
+    layer = base(module)
+    plain = layer is module or _WITHOUT_ADAPTERS.get()
+    if not (x.is_cuda and plain) or torch.is_grad_enabled() or x.dtype == torch.float32:
+        return F.gelu(project(x, module), approximate="tanh")
+    weight: Tensor = layer.weight.to(x.dtype)  # type: ignore[assignment]
+    bias: Tensor = layer.bias.to(x.dtype)  # type: ignore[assignment]
+    out = torch._addmm_activation(bias, x.reshape(-1, x.shape[-1]), weight.T, use_gelu=True)
+    return out.view(*x.shape[:-1], len(weight))
+
+
 def _adapters(
     modules: Sequence[nn.Module], rows: slice, dtype: torch.dtype
 ) -> tuple[list[_Part], Tensor | None, list[Tensor]]:

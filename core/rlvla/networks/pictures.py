@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
-from rlvla.batch import ObservationBatch
 from rlvla.specs import Camera
 
 Filter = Literal["lanczos", "bicubic", "bilinear"]
@@ -45,11 +45,11 @@ def _triangle(x: Tensor) -> Tensor:
     return (1 - x.abs()).clamp_min(0)
 
 
-def picture_of(observation: ObservationBatch, camera: Camera, mirrored: bool | None, device: torch.device) -> Tensor:
+def picture_of(images: TensorDict, camera: Camera, mirrored: bool | None, device: torch.device) -> Tensor:
     """Return one camera's pictures as fp32 ``[N, 3, H, W]`` in 0 to 255, upright.
 
     Args:
-        observation: as the simulator gave it.
+        images: camera name to uint8 ``[N, H, W, 3]``, as the simulator gave them.
         camera: which.
         mirrored: left and right exchanged; None: as they come.
         device: where to.
@@ -57,7 +57,7 @@ def picture_of(observation: ObservationBatch, camera: Camera, mirrored: bool | N
     Raises:
         ValueError: a picture of another size than the simulator declared.
     """
-    picture_NHW3 = observation.images[camera.name]
+    picture_NHW3 = images[camera.name]
     if picture_NHW3.shape[1:] != (camera.height, camera.width, 3):
         raise ValueError(
             f"camera {camera.name!r}: got a picture {tuple(picture_NHW3.shape[1:])}, wanted "

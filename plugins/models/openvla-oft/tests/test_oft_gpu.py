@@ -6,10 +6,9 @@ import oft_worlds as worlds
 import pytest
 import torch
 
-from rlvla.networks import kernels
+from rlvla.networks import fp8, kernels
 from rlvla.noise import Noise
 from rlvla.weights import acting_copy, copy_into, own_precision, snapshot
-from rlvla_model_openvla_oft import fp8
 from rlvla_model_openvla_oft.header import LlamaShape
 from rlvla_model_openvla_oft.tiny import write
 

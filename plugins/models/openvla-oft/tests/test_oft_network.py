@@ -13,9 +13,9 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rlvla.networks import adapters
+from rlvla.networks import adapters, fp8
 from rlvla.networks.linear import pack, project
-from rlvla_model_openvla_oft import fp8, tiny
+from rlvla_model_openvla_oft import tiny
 from rlvla_model_openvla_oft.header import DINO, SIGLIP, Header, LlamaShape, TowerShape, read_header
 from rlvla_model_openvla_oft.model import not_adapted
 from rlvla_model_openvla_oft.network import Layout, Network

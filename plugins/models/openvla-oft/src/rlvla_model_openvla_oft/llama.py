@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rlvla.networks import kernels
+from rlvla.networks.kernels import Run
 from rlvla.networks.linear import pack, project
 from rlvla_model_openvla_oft.header import LlamaShape
-from rlvla_model_openvla_oft.towers import Run
 
 Past = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, ``[N, heads, S, Z]``."""

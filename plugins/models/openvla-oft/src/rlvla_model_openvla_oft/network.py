@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlvla.networks import kernels
+from rlvla.networks import fp8, kernels
 from rlvla.networks.linear import project
-from rlvla_model_openvla_oft import fp8
 from rlvla_model_openvla_oft.header import BINS, Colours, Header
 from rlvla_model_openvla_oft.heads import L1Head, ProprioProjector, ValueHead
 from rlvla_model_openvla_oft.llama import LanguageModel, Past

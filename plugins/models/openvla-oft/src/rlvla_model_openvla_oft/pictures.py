@@ -80,7 +80,7 @@ class Pictures(nn.Module):
 
     def _one(self, number: int, observation: ObservationBatch) -> Tensor:
         rows, columns = getattr(self, f"rows_{number}"), getattr(self, f"columns_{number}")
-        picture_N3HW = picture_of(observation, self._cameras[number], self._mirrored, rows.device)
+        picture_N3HW = picture_of(observation.images, self._cameras[number], self._mirrored, rows.device)
         if self._jpeg:
             picture_N3HW = jpeg.round_trip(picture_N3HW)
         if picture_N3HW.shape[2:] != (self._size, self._size):

@@ -10,20 +10,17 @@ Letters: N pictures, P patches (and registers), R = N * P, D features.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlvla.networks import kernels
+from rlvla.networks.kernels import Run
 from rlvla.networks.linear import in_force, project
 from rlvla_model_openvla_oft.header import PATCH, TowerShape
 
 _EPS = 1e-6
-Run = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Makes a kernel of an element-wise function."""
 
 
 def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:

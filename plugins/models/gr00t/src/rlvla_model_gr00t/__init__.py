@@ -1,0 +1,238 @@
+"""GR00T N1.5: a vision-language backbone, and a flow-matching head that denoises a chunk of actions.
+
+Reads and writes the public checkpoint folders without their remote code. Sources: Bjorck et al. 2025, arXiv:2503.14734
+(GR00T N1) and the published N1.5 code; its RL form follows Liu et al. 2025, arXiv:2505.05470 (flow as a stochastic
+differential equation) and RLinf.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+import rlvla
+from rlvla.errors import CheckpointError, ConfigError
+from rlvla.hub import located
+from rlvla.specs import ModelCost, ModelSpec, Role
+from rlvla_model_gr00t.header import Embodiment, Header, Normalisation, read_header, row_of
+
+if TYPE_CHECKING:
+    from rlvla_model_gr00t.model import Gr00tModel
+
+__version__ = "0.1.0"
+__all__ = ["Gr00tConfig", "describe", "plugin"]
+
+LLM_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@rlvla.config
+class Gr00tConfig:
+    """GR00T N1.5: a 3B vision-language-action model with a flow-matching head, in its public checkpoint format."""
+
+    path: str | None = None
+    """Checkpoint folder, or ``org/name@revision`` on the model hub; a folder of a run names the checkpoint it stands on."""
+    tokenizer_path: str | None = None
+    """Folder (or ``org/name`` on the model hub) with the Eagle processor's tokenizer, which checkpoints come without; None:
+    the checkpoint's own, or its ``eagle`` folder's."""
+    embodiment_tag: str | None = None
+    """Robot in the checkpoint's ``metadata.json``; None: the only one there is."""
+    embodiment_table: Literal["nvidia", "rlinf"] | None = None
+    """Published table that gives the tag its row of weights; None: either, where they do not disagree."""
+    embodiment_id: Annotated[int, Ge(0)] | None = None
+    """The row itself, whatever the tables say."""
+    state_keys: tuple[str, ...] | None = None
+    """Parts of the state in ``metadata.json``, in the simulator's order; None: all, as they are listed."""
+    action_keys: tuple[str, ...] | None = None
+    """Parts of the action, in the simulator's order; None: all, as they are listed."""
+    normalisation: Normalisation = "min_max"
+    """Statistics that states and actions are scaled with: least and greatest to [-1, 1], 1st and 99th percentile to
+    [-1, 1] (states beyond are cut off), or mean and standard deviation."""
+    cameras: tuple[Role, ...] = ("primary", "wrist")
+    """Roles of the pictures, in the order of the checkpoint's video keys."""
+    mirrored: bool | None = None
+    """The checkpoint saw left and right exchanged; pictures of a simulator that shows them otherwise are mirrored. None: as
+    the simulator gives them."""
+    state: Literal["given", "zeros"] = "given"
+    """The robot's state, or zeros in its place (checkpoints that were tuned so)."""
+    instruction: Literal["plain", "listed"] = "plain"
+    """The text as it is (RLinf's checkpoints), or as the only item of a printed list, ``['text']`` (the original evaluation)."""
+    padding: Literal["fixed", "masked"] = "fixed"
+    """``fixed``: sequences are padded to ``pad_to``, and the head looks at the padding too, as checkpoints were tuned.
+    ``masked``: it does not; another policy than a checkpoint that was tuned with padding."""
+    pad_to: Annotated[int, Ge(16)] | None = None
+    """Tokens of a sequence. None: 570 where padding is ``fixed``; where it is ``masked``, the longest of a batch, rounded
+    up to a multiple of 8 (shapes then depend on who shares a batch)."""
+    horizon: Annotated[int, Ge(1)] = 10
+    """Actions of a chunk that are executed, of the 16 that the head denoises."""
+    denoising_steps: Annotated[int, Ge(2), Le(100)] = 4
+    """Steps from noise to actions."""
+    noise: Literal["flow_sde", "flow_cps", "reinflow"] = "flow_sde"
+    """How a step becomes random: a stochastic differential equation with the flow's marginals (arXiv:2505.05470), noise
+    that preserves coefficients (arXiv:2509.05952), or a learned deviation around the flow's own step (arXiv:2505.22094)."""
+    noise_level: Annotated[float, Gt(0), Le(1)] = 0.5
+    """How strong it is (``flow_sde``, ``flow_cps``)."""
+    noise_level_final: Annotated[float, Gt(0), Le(1)] | None = None
+    """Level that it reaches after ``noise_anneal_steps``, linearly; None: it stays."""
+    noise_anneal_steps: Annotated[int, Ge(1)] = 400
+    """Training steps on the way to ``noise_level_final``."""
+    stochastic_steps: Literal["one", "all"] = "one"
+    """Of a chunk's denoising, one step is random, drawn for each chunk, and trained; or all are, at as many times the cost."""
+    skip_last: bool = False
+    """The last step is never random (with ``flow_cps`` it cannot be)."""
+    entries: Literal["dimension", "step"] = "dimension"
+    """Log-prob entries of an action, which are ``ratio_level: token``: one for each dimension (and random step), or one for
+    each random step."""
+    action_unit: Literal["normalised", "si"] = "normalised"
+    """Of the checkpoint's position and rotation deltas: the simulator's normalised range, or metres and radians."""
+    rotation: Literal["axis_angle", "euler_xyz"] = "axis_angle"
+    """Form of the checkpoint's rotation deltas."""
+    gripper_range: tuple[float, float] = (0.0, 1.0)
+    """Ends of the checkpoint's gripper action."""
+    gripper_closes_at: Literal["low", "high"] = "low"
+    """End of ``gripper_range`` that closes the fingers."""
+    gripper_binary: bool = True
+    """Open or close entirely, never in between."""
+    tune: Literal["head", "lora"] = "head"
+    """What training changes: the action head, or also LoRA adapters in the backbone."""
+    tune_vision: bool = False
+    """Adapters in the vision tower and the projector too (``tune: lora``)."""
+    lora_rank: Annotated[int, Ge(1)] = 32
+    """Rank of the adapters."""
+    lora_alpha: Annotated[float, Gt(0)] | None = None
+    """Adapters are scaled by this over the rank; None: by 1."""
+    lora_targets: tuple[str, ...] = LLM_LINEARS
+    """Last part of the names of layers that get adapters (with ``tune_vision`` also ``out_proj``, ``fc1``, ``fc2``)."""
+    detach_critic: bool = False
+    """The value head's gradient ends at what it reads, instead of changing the head below it too."""
+    dtype: Literal["bf16", "fp32"] = "bf16"
+    """Of frozen weights and of all products; what is trained, the denoising chain, log-probs and values are fp32."""
+    keep_features: Annotated[int, Ge(0)] = 0
+    """Chunks whose backbone features stay on the device until they are trained on (2.3 MB each at full size), so that
+    training need not compute them again; the oldest go first. Only while the backbone is frozen, and where generator and
+    trainer share a process. 0: none."""
+    language: Literal["same", "fp8"] = "same"
+    """Products of the frozen language model's layers, in acting and training alike. FP8 costs a quantised copy (0.6 GB) and is
+    a policy a little apart from the checkpoint's (``benchmarks/gr00t.py`` measures how far); ``tune: head`` only."""
+    fuse: bool = True
+    """On a GPU, compile the element-wise parts (norms, modulation, rotary positions); costs half a minute at the start."""
+    graphs: bool = True
+    """On a GPU, act by one CUDA graph for each batch shape where it is measured to be faster."""
+
+    @property
+    def random_steps(self) -> int:
+        """Denoising steps that may be random."""
+        return self.denoising_steps - int(self.skip_last or self.noise == "flow_cps")
+
+    @property
+    def entries_of_steps(self) -> int:
+        """Random steps that log-probs of one chunk are of."""
+        return self.random_steps if self.stochastic_steps == "all" else 1
+
+
+def describe(config: Gr00tConfig) -> ModelSpec:
+    """Return what the policy needs and gives, from the JSON files of its checkpoint.
+
+    Raises:
+        ConfigError: settings that contradict each other or the checkpoint, all of them.
+        CheckpointError: no such checkpoint, of another model or version, or damaged; no tokenizer.
+    """
+    header = header_of(config)
+    header.tokenizer(config.tokenizer_path)
+    return spec_of(config, header)
+
+
+def header_of(config: Gr00tConfig) -> Header:
+    """Return what the configured checkpoint says of itself."""
+    if config.path is None:
+        raise ConfigError(
+            "model.path: missing; wanted a folder with a GR00T N1.5 checkpoint, or 'org/name@revision' on the model hub"
+        )
+    header = read_header(located(config.path, headers_only=True))
+    if Path(config.path).expanduser().is_dir() and (missing := header.missing_shards()):
+        raise CheckpointError(f"{header.folder} lacks {', '.join(missing)}, named in its index: download it again")
+    return header
+
+
+def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
+    """Return the spec for a checkpoint that was read already."""
+    problems = _contradictions(config, header)
+    actions: int | None = None
+    try:
+        actions = len(embodiment_of(config, header).action.offset)
+    except ConfigError as error:
+        problems += error.problems
+    if actions is not None and actions > header.head.action_dim:
+        problems.append(f"model.action_keys: {actions} dimensions, the head gives {header.head.action_dim} at most")
+    if problems:
+        raise ConfigError(problems)
+    assert actions is not None
+    return ModelSpec(
+        horizon=config.horizon,
+        tokens_per_action=config.entries_of_steps * (actions if config.entries == "dimension" else 1),
+        cameras=config.cameras,
+        state=config.state == "given",
+        action_dim=actions,
+        entropy=config.noise == "reinflow",
+        cost=_HEAD_OF_3B if config.tune == "head" and config.keep_features else None,
+    )
+
+
+_HEAD_OF_3B = ModelCost(
+    "an H200 (two cameras, calls of 1 to 32, parts of 64 chunks with kept features)",
+    "cuda",
+    call=0.007,
+    row=0.0031,
+    sample=0.0026,
+    parameters=2_112_345_057,
+    trainable=767_628_321,
+    memory_gib=42.0,
+)
+
+
+def embodiment_of(config: Gr00tConfig, header: Header) -> Embodiment:
+    """Return the robot of a config."""
+    tag = header.tag(config.embodiment_tag)
+    return header.embodiment(tag, config.normalisation, config.state_keys, config.action_keys)
+
+
+def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
+    problems: list[str] = []
+    head = header.head
+    if config.horizon > head.action_horizon:
+        problems.append(f"model.horizon: got {config.horizon}, the head denoises {head.action_horizon} actions")
+    if config.gripper_range[0] >= config.gripper_range[1]:
+        problems.append(f"model.gripper_range: got {config.gripper_range}, wanted a lower and an upper end")
+    if config.keep_features and config.tune == "lora":
+        problems.append("model.keep_features: features change with adapters (model.tune: 'lora'): set it to 0")
+    if config.language == "fp8" and config.tune == "lora":
+        problems.append("model.language: 'fp8' is of frozen weights, and model.tune is 'lora': 'same'")
+    if config.tune == "lora" and not config.lora_targets:
+        problems.append("model.lora_targets: empty; name layers, or set model.tune to 'head'")
+    if (adapter := header.adapter) is not None:
+        if config.tune != "lora":
+            problems.append(
+                f"model.tune: got {config.tune!r}, but {adapter} holds a LoRA adapter: 'lora', or export it first"
+            )
+        elif config.lora_rank != header.adapter_rank:
+            problems.append(
+                f"model.lora_rank: got {config.lora_rank}, the adapter in {adapter} has rank {header.adapter_rank}"
+            )
+    try:
+        tag = header.tag(config.embodiment_tag)
+        row_of(tag, config.embodiment_table, config.embodiment_id, head)
+    except ConfigError as error:
+        return [*problems, *(problem for problem in error.problems if "embodiment_tag" not in problem)]
+    video = tuple((header.metadata[tag].get("modalities") or {}).get("video") or {})
+    if len(config.cameras) != len(video) or len(set(config.cameras)) < len(config.cameras):
+        problems.append(
+            f"model.cameras: got {config.cameras}, wanted a role for each of the {len(video)} pictures that {tag} was trained "
+            f"with, each once: {', '.join(video)}"
+        )
+    return problems
+
+
+plugin: rlvla.Plugin[Gr00tConfig, Gr00tModel] = rlvla.Plugin(
+    config=Gr00tConfig, target="rlvla_model_gr00t.model:Gr00tModel", describe=describe
+)

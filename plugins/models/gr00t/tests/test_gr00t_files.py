@@ -1,0 +1,300 @@
+"""Checkpoints: read strictly, written in the public layout, and every damaged or foreign one refused by its words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import gr00t_worlds as worlds
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import rlvla
+from rlvla.checks import check
+from rlvla.configs import read
+from rlvla.errors import CheckpointError, ConfigError
+from rlvla.networks.linear import without_adapters
+from rlvla.specs import ActionPart, Camera, StatePart
+from rlvla_model_gr00t import tiny
+from rlvla_model_gr00t.files import LM_HEAD, is_embodied
+
+SHARD = "model-00001-of-00002.safetensors"
+
+
+@pytest.fixture
+def copy(checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint to damage."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+
+
+def change(file: Path, **values) -> None:
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, **values}))
+
+
+def rewrite(file: Path, **changes: torch.Tensor | None) -> None:
+    weights = {**load_file(file), **changes}
+    save_file({name: one for name, one in weights.items() if one is not None}, file)
+
+
+def described(path: Path, **options):
+    plugin = rlvla.find("model", "gr00t")
+    return plugin.describe(plugin.config(**{"path": str(path), **worlds.COMMON, **options}))
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: one for file in sorted(folder.glob("model*.safetensors")) for name, one in load_file(file).items()}
+
+
+# ---- whole checkpoints ------------------------------------------------------------------------------------------------
+
+
+def test_an_untrained_export_is_the_checkpoint_bit_for_bit(checkpoint, tmp_path):
+    worlds.make(checkpoint, dtype="bf16").export(tmp_path / "out")
+    before, after = stored(checkpoint), stored(tmp_path / "out")
+    assert set(before) == set(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert described(tmp_path / "out").action_dim == 3
+    assert json.loads((tmp_path / "out/config.json").read_text()) == json.loads(
+        (checkpoint / "config.json").read_text()
+    )
+
+
+def test_training_changes_one_row_of_a_file_and_the_others_stay(checkpoint, tmp_path):
+    model, seen = worlds.make(checkpoint), worlds.observation(3)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.5)
+    model.save(tmp_path / "run")
+    before, after = stored(checkpoint), stored(tmp_path / "run")
+    rows = [name for name in after if is_embodied(name)]
+    assert len(rows) == 14
+    for name in rows:
+        others = torch.arange(32) != 24
+        assert torch.equal(after[name][others], before[name].float()[others])
+        assert not torch.equal(after[name][24], before[name][24].float())
+    again = worlds.make(tmp_path / "run")
+    assert torch.equal(worlds.act(again, seen).replay["chain"], worlds.act(model, seen).replay["chain"])
+    assert torch.equal(worlds.act(again, seen).value, worlds.act(model, seen).value)
+    again.save(tmp_path / "further")
+    assert json.loads((tmp_path / "further/config.json").read_text())["rlvla_base"] == str(checkpoint)
+    assert not [name for name in after if name.startswith("backbone.")]
+
+
+def test_a_merged_export_acts_alike(checkpoint, tmp_path):
+    options = {"tune": "lora", "tune_vision": True, "lora_targets": ("q_proj", "down_proj", "fc1")}
+    model, seen = worlds.make(checkpoint, **options), worlds.observation(3)
+    model.export(tmp_path / "out")
+    merged = worlds.act(worlds.make(tmp_path / "out"), seen)
+    adapted = worlds.act(model, seen)
+    torch.testing.assert_close(merged.value, adapted.value, rtol=0, atol=0.05)  # weights were rounded to bf16
+    with without_adapters():
+        plain = worlds.act(model, seen)
+    far = (plain.value - adapted.value).abs().mean()
+    assert (merged.value - adapted.value).abs().mean() < 0.2 * far
+
+
+def test_a_saved_adapter_goes_on_where_it_was(checkpoint, tmp_path):
+    model, seen = worlds.make(checkpoint, tune="lora"), worlds.observation(3)
+    model.save(tmp_path / "run")
+    other = worlds.make(checkpoint, tune="lora", seed=5)
+    other.load(tmp_path / "run")
+    assert torch.equal(worlds.act(other, seen).value, worlds.act(model, seen).value)
+    with pytest.raises(ConfigError, match=r"model\.tune: got 'head', but .* holds a LoRA adapter"):
+        described(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"model\.lora_rank: got 8, the adapter in .* has rank 4"):
+        described(tmp_path / "run", tune="lora", lora_rank=8)
+    with pytest.raises(CheckpointError, match="holds no LoRA adapter"):
+        worlds.make(checkpoint).save(tmp_path / "plain")
+        model.load(tmp_path / "plain")
+
+
+def test_the_embeddings_may_be_stored_twice(tmp_path):
+    twice = tiny.write(tmp_path / "twice", action_dim=3, state_dim=4, tags=("gr1",), lm_head=True)
+    once = tiny.write(tmp_path / "once", action_dim=3, state_dim=4, tags=("gr1",))
+    assert LM_HEAD in stored(twice)
+    seen = worlds.observation(2)
+    chains = [worlds.act(worlds.make(path, values=None), seen).replay["chain"] for path in (twice, once)]
+    assert torch.equal(*chains)
+
+
+def test_a_value_head_is_taken_where_it_fits_and_fresh_where_it_does_not(checkpoint, tmp_path, caplog):
+    assert torch.equal(
+        worlds.make(checkpoint).network.action_head.value_head.mlp[0].weight,
+        stored(checkpoint)["action_head.value_head.mlp.0.weight"].float(),
+    )
+    wide = worlds.make(checkpoint, values="action")
+    assert "has no value_head of this width: it starts fresh" in caplog.text
+    assert wide.network.action_head.value_head.mlp[6].weight.shape == (2, 256)
+    bare = tiny.write(tmp_path / "bare", action_dim=3, state_dim=4, tags=("gr1",))
+    caplog.clear()
+    assert worlds.make(bare).network.layout.values == 1
+    assert not caplog.text
+
+
+def test_learned_noise_is_kept_beside_the_public_files(checkpoint, tmp_path):
+    model, seen = worlds.make(checkpoint, noise="reinflow"), worlds.observation(2)
+    model.save(tmp_path / "run")
+    again = worlds.make(tmp_path / "run", noise="reinflow", seed=9)
+    assert torch.equal(worlds.act(again, seen).logp, worlds.act(model, seen).logp)
+    with pytest.raises(CheckpointError, match=r"rlvla_heads\.safetensors does not hold .*\n  unexpected \(6\)"):
+        worlds.make(checkpoint).load(tmp_path / "run")
+
+
+def test_eagles_sizes_may_stand_beside_the_config(copy):
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "eagle/config.json").write_text(json.dumps(config.pop("eagle_config")))
+    (copy / "config.json").write_text(json.dumps(config))
+    assert worlds.make(copy).header.qwen.vocab_size == 512
+
+
+# ---- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_missing_metadata(copy):
+    (copy / "experiment_cfg/metadata.json").unlink()
+    with pytest.raises(CheckpointError, match=r"lacks experiment_cfg/metadata\.json, which holds the statistics"):
+        described(copy)
+
+
+def test_an_unknown_tag_lists_those_there_are(checkpoint):
+    for tag in ("no_such_robot", None):
+        with pytest.raises(ConfigError, match=r"model\.embodiment_tag: got .*, wanted one of gr1, new_embodiment"):
+            described(checkpoint, embodiment_tag=tag)
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "words"),
+    [
+        ("Gr00tN1d6", "Gr00tN1d6", r"holds GR00T N1\.6 .*, wanted N1\.5"),
+        ("Gr00tN1d7", "Gr00tN1d7", r"holds GR00T N1\.7 .*, wanted N1\.5"),
+        ("gr00t_n1_6", "GR00T_N1_6", r"holds GR00T N1\.6 .*, wanted N1\.5"),
+        ("openvla", "OpenVLA", "holds a 'openvla' model, wanted 'gr00t_n1_5'"),
+    ],
+)
+def test_other_versions_are_named(copy, kind, architecture, words):
+    change(copy / "config.json", model_type=kind, architectures=[architecture])
+    with pytest.raises(CheckpointError, match=words):
+        described(copy)
+
+
+def test_an_absent_tokenizer_says_what_to_provide(tmp_path):
+    place = tiny.write(tmp_path / "bare", action_dim=3, state_dim=4, tags=("gr1",), tokenizer=False)
+    with pytest.raises(
+        CheckpointError, match=r"(?s)model\.tokenizer_path: got None.*vocab\.json, merges\.txt and added_tok"
+    ):
+        described(place)
+    with pytest.raises(CheckpointError, match=r"nowhere/at/all: no such folder"):
+        described(place, tokenizer_path="/nowhere/at/all")
+    elsewhere = tiny.write(tmp_path / "whole") / "eagle"
+    assert described(place, tokenizer_path=str(elsewhere)).horizon == 2
+
+
+def test_settings_that_contradict_the_checkpoint_are_all_named(checkpoint):
+    options = {
+        "horizon": 17,
+        "gripper_range": (1.0, 0.0),
+        "tune": "lora",
+        "keep_features": 3,
+        "language": "fp8",
+        "lora_targets": (),
+        "cameras": ("primary",),
+        "state_keys": ("joints", "torso"),
+        "normalisation": "q99",
+    }
+    with pytest.raises(ConfigError) as caught:
+        described(checkpoint, **options)
+    text = str(caught.value)
+    for words in (
+        "model.horizon: got 17, the head denoises 16 actions",
+        "model.gripper_range: got (1.0, 0.0)",
+        "model.keep_features: features change with adapters",
+        "model.lora_targets: empty",
+        "model.language: 'fp8' is of frozen weights",
+        "model.cameras: got ('primary',), wanted a role for each of the 2 pictures that gr1 was trained with, each once: "
+        "image, wrist_image",
+        "model.state_keys: gr1 has no state torso; it has joints",
+    ):
+        assert words in text
+
+
+def test_missing_statistics_are_named(copy):
+    file = copy / "experiment_cfg/metadata.json"
+    data = json.loads(file.read_text())
+    del data["gr1"]["statistics"]["action"]["joints"]["q99"]
+    data["gr1"]["statistics"]["state"]["joints"]["max"] = [1.0]
+    data["gr1"]["statistics"]["state"]["joints"]["min"] = [0.0]
+    file.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=r"gr1 has no q99 of its action 'joints'; statistics there: max, mean"):
+        described(copy, normalisation="q99")
+    with pytest.raises(ConfigError, match=r"state 'joints' of gr1 has 4 dimensions and statistics of 1"):
+        described(copy)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"state": (StatePart("arm", 7),)}, r"gr1 has 4 state dimensions, the simulator gives 7 \(arm: 7\)"),
+        ({"action": (ActionPart("arm", 5),)}, r"gr1 has 3 action dimensions, the simulator takes 5"),
+        ({"cameras": (Camera("front", 32, 32),)}, r"the simulator offers no wrist"),
+    ],
+)
+def test_another_robots_sizes_are_refused(checkpoint, spec, words):
+    with pytest.raises(ConfigError, match=words):
+        worlds.make(checkpoint, worlds.simulator_spec(**spec))
+
+
+def test_sizes_are_compared_before_a_simulator_starts(checkpoint, tmp_path):
+    model = {"use": "gr00t", "path": str(checkpoint), **worlds.COMMON}
+    with pytest.raises(ConfigError, match=r"gr00t gives actions of 3 dimensions, fake takes 2"):
+        check(read({"sim": "fake", "model": model, "algo": "ppo", "scheduler": "sync"}))
+    three = tiny.write(tmp_path, action_dim=2, state_dim=2, cameras=3, tags=("gr1",))
+    model |= {"path": str(three), "cameras": ("primary", "wrist", "secondary")}
+    with pytest.raises(ConfigError, match=r"fake offers primary, wrist: add secondary to the simulator"):
+        check(read({"sim": "fake", "model": model, "algo": "ppo", "scheduler": "sync"}))
+
+
+def test_damaged_weights_are_reported(copy):
+    name = "backbone.eagle_model.mlp1.0.bias"
+    rewrite(copy / SHARD, **{name: None, "something.else": torch.zeros(2)})
+    with pytest.raises(
+        CheckpointError, match=r"(?s)missing \(1 of \d+\): backbone\.eagle_model\.mlp1\.\*\.bias.*unexpected"
+    ):
+        worlds.make(copy)
+    rewrite(copy / SHARD, **{name: torch.full((32,), torch.nan)})
+    with pytest.raises(
+        CheckpointError, match=r"holds weights that are not finite: backbone\.eagle_model\.mlp1\.\*\.bias"
+    ):
+        worlds.make(copy)
+    (copy / SHARD).unlink()
+    with pytest.raises(CheckpointError, match=f"lacks {SHARD}, named in its index: download it again"):
+        described(copy)
+
+
+def test_embodiments_rows_of_another_count_are_reported(copy):
+    files = [file for file in copy.glob("model*.safetensors") if "action_head.action_encoder.W1.b" in load_file(file)]
+    rewrite(files[0], **{"action_head.action_encoder.W1.b": torch.zeros(16, 24)})
+    with pytest.raises(
+        CheckpointError, match=r"of another shape \(1\): action_head\.action_encoder\.W1\.b: \(16, 24\) there"
+    ):
+        worlds.make(copy)
+
+
+def test_sizes_that_do_not_go_together(copy):
+    config = json.loads((copy / "config.json").read_text())
+    change(copy / "config.json", action_head_cfg={**config["action_head_cfg"], "backbone_embedding_dim": 64})
+    with pytest.raises(CheckpointError, match="backbone_embedding_dim is the language model's hidden_size"):
+        described(copy)
+    change(copy / "config.json", action_head_cfg={**config["action_head_cfg"], "use_vlln": False})
+    with pytest.raises(CheckpointError, match="switches use_vlln off"):
+        described(copy)
+    with pytest.raises(ConfigError, match=r"model\.path: missing"):
+        plugin = rlvla.find("model", "gr00t")
+        plugin.describe(plugin.config())
+
+
+def test_unknown_adapter_targets_are_named(checkpoint):
+    with pytest.raises(ConfigError, match=r"lora_targets: got fc1, wanted some of .*q_proj.* need model\.tune_vision"):
+        worlds.make(checkpoint, tune="lora", lora_targets=("q_proj", "fc1"))
