@@ -218,6 +218,13 @@ def test_a_checkpoint_with_heads_that_the_options_ignore_is_refused_with_the_rea
     assert described(headed, **worlds.HEADED).state
 
 
+@pytest.mark.parametrize(("kind", "words"), [("vision_backbone", "FiLM"), ("noisy_action_projector", "diffusion")])
+def test_a_checkpoint_that_acts_by_what_is_not_here_is_refused(copy, kind, words):
+    (copy / f"{kind}--50000_checkpoint.pt").touch()
+    with pytest.raises(ConfigError, match=rf"model\.path: .*{kind}--50000_checkpoint\.pt shows that .*{words}"):
+        described(copy)
+
+
 def test_the_cameras_that_it_was_trained_with_are_stored_and_asked_for(checkpoint, tmp_path):
     both = ("primary", "wrist")
     model = worlds.make(checkpoint, cameras=both)

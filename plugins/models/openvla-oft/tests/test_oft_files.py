@@ -49,7 +49,7 @@ def described(path: Path, **options):
 
 def test_merged_export_is_a_public_checkpoint_that_acts_alike(checkpoint, tmp_path):
     model, seen = (
-        worlds.make(checkpoint, tune_vision=True, lora_targets=(*worlds.LLM, "qkv", "fc1")),
+        worlds.make(checkpoint, tune_vision=True),
         worlds.observation(3),
     )
     model.export(tmp_path / "out")

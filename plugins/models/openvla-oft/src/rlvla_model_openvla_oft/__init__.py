@@ -278,14 +278,22 @@ _BESIDE = {
         "model.proprio: got False, but {} shows that this checkpoint reads the robot's state. Set model.proprio to True; if "
         "it was trained without, move the file away"
     ),
+    "vision_backbone": (
+        "model.path: {} shows that this checkpoint changes its vision towers by the instruction (FiLM), which this model does "
+        "not compute: take a checkpoint without"
+    ),
+    "noisy_action_projector": (
+        "model.path: {} shows that this checkpoint acts by diffusion, which this model does not: take one with tokens or an L1 "
+        "head"
+    ),
 }
 
 
 def _head_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
     """Return heads that the checkpoint has and that would silently not be used."""
     used = {"action_head": config.head == "l1", "proprio_projector": config.proprio}
-    found = {kind: header.beside(f"{kind}--*_checkpoint.*") for kind in _BESIDE}
-    return [words.format(found[kind][0]) for kind, words in _BESIDE.items() if found[kind] and not used[kind]]
+    found = {kind: header.beside(f"{kind}--*_checkpoint.*") for kind in _BESIDE if not used.get(kind, False)}
+    return [_BESIDE[kind].format(files[0]) for kind, files in found.items() if files]
 
 
 plugin: rlvla.Plugin[OpenVlaOftConfig, OpenVlaOftModel] = rlvla.Plugin(
