@@ -62,6 +62,15 @@ def test_forecasts_by_hand():
     assert forecast_of(scheduler="hybrid", stages=2).step_seconds == pytest.approx(10.0 + 3.0)
 
 
+def test_generators_share_the_batches_and_their_device():
+    """A batch of two slots becomes two at once on one GPU: each takes as long as both together."""
+    assert forecast_of(scheduler="async-rollout", generators=2).busy["gpu"] == pytest.approx(
+        forecast_of(scheduler="async-rollout").busy["gpu"], rel=0.1
+    )
+    config = configs.read(recipe(generators=2))
+    assert "; 2 generators and trainer together on cuda" in plan.text(config, check(config), MEASURED)
+
+
 def test_on_one_cpu_everything_shares_the_cores():
     found = forecast_of(dataclasses.replace(MEASURED, device="cpu", cores=1), threads=1)
     assert found.busy == {"cores": pytest.approx(1.0)}

@@ -113,6 +113,7 @@ def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int
         ),
         episode=lambda slot, number: specs.max_chunks,
         batch_rows=config.run.batch_rows,
+        generators=config.run.generators,
         on=on,
         capacities={"cores": float(profile.cores)},
     )

@@ -68,7 +68,8 @@ def _placement(config: RunConfig, specs: Specs, measured: Profile | None) -> str
     device = measured.device if measured is not None else config.run.device
     cores = f"{measured.cores} cores" if measured is not None else "CPU cores"
     simulators = device if specs.sim.device == "gpu" else cores
-    return f"placement: simulators on {simulators}; generator and trainer together on {device} ({config.run.runtime} runtime)"
+    generators = "generator" if config.run.generators == 1 else f"{config.run.generators} generators"
+    return f"placement: simulators on {simulators}; {generators} and trainer together on {device} ({config.run.runtime} runtime)"
 
 
 def _time(measured: Profile, config: RunConfig, specs: Specs, done: int) -> list[str]:
