@@ -56,8 +56,9 @@ $(VENV)/.quickstart: $(VENV)/.made $(MANIFESTS)
 	$(PIP) install -q --no-build-isolation -c constraints.txt $(PIP_ARGS) -e ".[train]" $(patsubst %,-e %,$(filter-out .,$(QUICK)))
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.made $(MANIFESTS) requirements-dev.txt tests/requirements-no-deps.txt
-	@echo "installing everything into $(VENV): some minutes, torch and LIBERO's assets are large"
+$(VENV)/.dev: $(VENV)/.made $(MANIFESTS) requirements-dev.txt tests/requirements-no-deps.txt .ci/vulkan
+	@PYTHON=$(PYTHON) .ci/vulkan
+	@echo "installing everything into $(VENV): some minutes, torch and the simulators' assets are large"
 	$(PIP) install -q --no-build-isolation -c constraints.txt $(PIP_ARGS) -r requirements-dev.txt
 	$(PIP) install -q --no-deps -r tests/requirements-no-deps.txt
 	@touch $@ $(VENV)/.quickstart

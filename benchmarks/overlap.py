@@ -119,7 +119,7 @@ def real(scheduler: dict[str, Any], load: Load, steps: int) -> tuple[float, floa
                 assert isinstance(simulator, FakeSimulator)
                 times = iter(load.chunk_s[number])
                 simulator.step = sleeping(simulator.step, lambda result, times=times: float(next(times)))
-            generator, trainer = engine.generator.actor, engine.trainer.actor
+            generator, trainer = engine.generators[0].actor, engine.trainer.actor
             generator._choose = sleeping(  # inside of what the actors measure
                 generator._choose, lambda action: latency.generate_call + latency.generate_row * len(action)
             )

@@ -12,7 +12,7 @@ from rlvla.checks import check
 from rlvla.configs import overridden
 
 ROOT = Path(__file__).parents[1]
-RECIPES = sorted(ROOT.glob("examples/tiny_tabletop_*.py"))
+RECIPES = sorted(ROOT.glob("examples/tiny_*.py"))
 
 
 def benchmark():

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import rlvla
 from rlvla import checkpoint
-from rlvla.errors import ConfigError, SimulatorError
+from rlvla.errors import ConfigError, SimulatorError, WorkerDied
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
 from rlvla.tracing import read
@@ -78,6 +78,58 @@ def test_ray_gives_the_bits_of_the_local_runtime(tmp_path, ray, algo, scheduler,
             success = run.evaluate(episodes=4).success
         found[runtime] = (*left(run.directory), success)
     assert found["ray"] == found["local"]
+
+
+class Killer:
+    """Ends the Ray worker of an actor after a training step, before its checkpoint."""
+
+    def __init__(self, whose, after=1):
+        self.whose, self.after, self.run, self.metrics = whose, after, None, []
+
+    @rlvla.hookimpl
+    def on_step(self, step, metrics):
+        import ray
+
+        self.metrics.append(metrics)
+        if step == self.after:
+            ray.kill(self.whose(self.run._engine)._place.host)
+
+    def train(self, run):
+        self.run = run
+        run.train()
+
+
+def test_several_generators_and_hosts_give_the_same_bits_also_when_one_generator_dies(tmp_path, ray):
+    killer = Killer(lambda engine: engine.generators[1])
+    with build(tmp_path, "local", "local", scheduler="async-rollout", deterministic=True) as run:
+        run.train()
+    more = {"generators": 2, "sim_hosts": 2, "deterministic": True}
+    with build(tmp_path, "ray", "ray", scheduler="async-rollout", listeners=[killer], **more) as run:
+        killer.train(run)
+    assert left(tmp_path / "ray") == left(tmp_path / "local")
+    assert sum(one["workers/restarts"] for one in killer.metrics) == 1
+    assert {span.actor for span in read(tmp_path / "ray")} >= {"generator-0", "generator-1", "sim-0", "sim-1"}
+
+
+def test_a_dead_host_of_simulators_is_replaced(tmp_path, ray):
+    killer = Killer(lambda engine: engine._slots[1].actor)
+    with build(tmp_path, "run", "ray", scheduler="full-async", listeners=[killer], sim_hosts=2) as run:
+        killer.train(run)
+    assert len(killer.metrics) == 3
+    assert sum(one["workers/restarts"] for one in killer.metrics) == 1
+    assert sum(one["rollout/units_lost"] for one in killer.metrics) > 0
+
+
+def test_a_dead_trainer_ends_the_run_and_leaves_the_checkpoint_before(tmp_path, ray):
+    killer = Killer(lambda engine: engine.trainer, after=2)
+    with (
+        build(tmp_path, "run", "ray", listeners=[killer], save_every=1) as run,
+        pytest.raises(WorkerDied, match="trainer: its Ray worker ended"),
+    ):
+        killer.train(run)
+    assert checkpoint.read_state(checkpoint.find(run.directory))["graph"]["steps_done"] == 1
+    with rlvla.resume(run.directory) as run:
+        run.train(2)
 
 
 def test_a_dead_worker_is_replaced(tmp_path, ray):

@@ -6,13 +6,18 @@ import time
 
 import numpy as np
 import pytest
+import torch
+from tensordict import TensorDict
 
+from rlvla.actors.simulator import SimulatorActor
+from rlvla.batch import Action
 from rlvla.configs import Choice
 from rlvla.errors import SimulatorError, WorkerDied
 from rlvla.plugin import find
 from rlvla.specs import Start
+from rlvla.testing.fakes import STEP, FakeSimConfig
 from rlvla.testing.fakes.simulator import FakeSimulator
-from rlvla.worker import SubprocessSimulator, open_simulator, protocol
+from rlvla.worker import Host, SubprocessSimulator, open_simulator, protocol
 
 
 def fake(**options) -> Choice:
@@ -103,3 +108,31 @@ def test_messages_do_not_grow_with_pictures():
         sizes.append((len(places), size))
     assert sizes[0][0] == sizes[1][0]  # the same arrays, in shared memory that grows instead
     assert sizes[1][1] > 25 * sizes[0][1]
+
+
+class _Fleeting(FakeSimulator):
+    """A success that does not last to the end of its chunk."""
+
+    def step(self, chunk_NHA, active_N):
+        result = super().step(chunk_NHA, active_N)
+        result.success_at_end = np.zeros_like(result.success)
+        return result
+
+
+def _reach(runner_of):
+    """Play row 0 of a slot to its goal; returns how its episode ended."""
+    actor = SimulatorActor(0, lambda: Host(runner_of(FakeSimConfig(num_envs=1), 1), 1), 1, 5)
+    _, observation = actor.reset([0], [1], [Start(1)], {})
+    actions = torch.zeros(1, 5, 2)
+    actions[0, :, 0] = ((observation.state[0, 1] - observation.state[0, 0]) / STEP).clamp(-1, 1) / 3
+    for _ in range(3):
+        receipt, _, _ = actor.step(Action(actions, *[torch.zeros(1, 0)] * 2, TensorDict({}, [1]), batch_size=[1]), [0])
+        if receipt.ended:
+            return receipt.ended[0]
+    raise AssertionError("the episode did not end")
+
+
+def test_success_at_the_end_is_success_unless_the_simulator_says_otherwise():
+    ends = [_reach(FakeSimulator), _reach(_Fleeting)]
+    assert [one.success for one in ends] == [True, True]
+    assert [one.success_at_end for one in ends] == [True, False]

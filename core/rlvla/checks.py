@@ -142,6 +142,12 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
             f"run.slots: got {slots}, wanted at most sim.num_envs ({num_envs}): a slot holds an environment or more"
         )
         found.append(Fit(problem, "run.slots", num_envs, "speed"))
+    if config.run.generators > num_envs:
+        problem = f"run.generators: got {config.run.generators}, wanted at most sim.num_envs ({num_envs}): the others are idle"
+        found.append(Fit(problem, "run.generators", num_envs, "speed"))
+    if config.run.sim_hosts > 1 and config.run.runtime != "ray":
+        problem = f"run.sim_hosts: got {config.run.sim_hosts}, but only run.runtime 'ray' has such workers"
+        found.append(Fit(problem, "run.sim_hosts", 1, "speed"))
     if rows is not None and rows > num_envs:
         problem = f"run.batch_rows: got {rows}, wanted at most sim.num_envs ({num_envs}): there are no more rows"
         found.append(Fit(problem, "run.batch_rows", num_envs, "speed"))

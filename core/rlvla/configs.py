@@ -128,6 +128,11 @@ class RunOptions:
     """Where actors live: threads of this process, or workers of Ray (extra ``rlvla[ray]``; on the CPU)."""
     device: str = "auto"
     """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
+    generators: Annotated[int, Ge(1)] = 1
+    """Generators that share the batches, each with weights of its own to act with. Under ``ray`` each is a worker, and one
+    that dies is replaced."""
+    sim_hosts: Annotated[int, Ge(1)] = 1
+    """Ray workers, spread over the machines, that the slots are divided among; one that dies is replaced."""
     threads: Annotated[int, Ge(1)] | None = None
     """CPU threads of torch; None: one a core, at most 8."""
     slots: Annotated[int, Ge(1)] | None = None

@@ -60,7 +60,10 @@ class Engine:
         self._slots: list[Slot] = []
         self._runtime = runtime_of(config.run.runtime)
         self._learner = making.Learner(config, specs)
-        (self.generator,) = self._runtime.start({"generator": self._learner.generator})
+        self.generators = [
+            self._runtime.start({name: self._learner.generator}, replaceable=True)[0]
+            for name in self._generator_names()
+        ]
         (self.trainer,) = self._runtime.start({"trainer": self._learner.trainer})
         self._second_generator: Handle | None = None
         """Acts with pinned weights, for evaluations beside training."""
@@ -80,7 +83,7 @@ class Engine:
         )
         self.graph = Graph(
             slots=self._slots,
-            generators=[[self.generator]],
+            generators=[self.generators],
             trainer=self.trainer,
             algorithm=making.make_algorithm(config),
             feed=training_feed(specs.algo, specs.sim, specs.slots, config.run.seed, config.run, specs.units_per_step),
@@ -124,10 +127,14 @@ class Engine:
         if self._thread.is_alive():
             self._idle.wait(seconds)
 
+    def _generator_names(self) -> list[str]:
+        count = self.config.run.generators
+        return ["generator"] if count == 1 else [f"generator-{number}" for number in range(count)]
+
     def _timekeeper(self) -> Timekeeper:
         config = self.config
         device = self.device = str(making.device_of(config.run.device))
-        shared = ["generator", "trainer"]
+        shared = [*self._generator_names(), "trainer"]
         if self.specs.sim.device == "gpu":
             shared += [f"sim-{number}" for number in range(len(self.specs.slots))]
         return Timekeeper(
@@ -165,8 +172,13 @@ class Engine:
             (own := f"{name}-{number}"): partial(making.make_simulator, config, specs, own, number, size, directory)
             for number, size in enumerate(sizes)
         }
+        names, hosts = list(makers), min(config.run.sim_hosts, len(makers))
+        actors: dict[str, Handle] = {}
+        for part in (names[one::hosts] for one in range(hosts)):
+            started = self._runtime.start({own: makers[own] for own in part}, replaceable=True)
+            actors |= dict(zip(part, started, strict=True))
         slots, first = [], 0
-        for number, (size, actor) in enumerate(zip(sizes, self._runtime.start(makers), strict=True)):
+        for number, (size, actor) in enumerate(zip(sizes, (actors[own] for own in names), strict=True)):
             slots.append(Slot(number, actor, [Row(first + place) for place in range(size)]))
             first += size
         return slots
@@ -188,7 +200,7 @@ class Engine:
         self.graph.meter.times.flush()
         for slot in (*self._slots, *self._evaluator.slots):
             slot.actor.close()
-        for handle in (self.generator, self.trainer, self._second_generator):
+        for handle in (*self.generators, self.trainer, self._second_generator):
             if handle is not None:
                 handle.close()
         self._runtime.close()
@@ -305,7 +317,8 @@ class Engine:
             return await self._evaluate_beside(config, step, *await self._pinned(config))
         async with self.graph.paused():
             await self.graph.publish(config.weights)
-            results = await self._evaluator.play(config, step, self.generator, partial(self.graph.report, "evaluate"))
+            told = partial(self.graph.report, "evaluate")
+            results = await self._evaluator.play(config, step, self.generators[0], told)
             if config.weights != "latest":  # rollouts that go on do so with the weights as trained
                 await self.graph.publish()
         self._tell_of_videos(step, results)
@@ -319,7 +332,7 @@ class Engine:
     async def _evaluate_beside(self, config: EvalConfig, step: int, version: int, weights: Any) -> EvalResults:
         """Evaluate pinned weights with a generator of its own; rollouts and training go on."""
         if self._second_generator is None:
-            start = partial(self._runtime.start, {"evaluator": self._learner.generator})
+            start = partial(self._runtime.start, {"evaluator": self._learner.generator}, replaceable=True)
             (self._second_generator,) = await asyncio.to_thread(start)
         generator = self._second_generator
         await generator.call("offer", weights, version)

@@ -8,9 +8,11 @@ and forwards references to everything else.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +24,14 @@ from rlvla.errors import WorkerDied
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
 from rlvla.receipts import Ended, GenerateReceipt, Member, SlotReceipt, StepReceipt, UnitReport
-from rlvla.rollout import Rollout, Slot
+from rlvla.rollout import MAX_RESTARTS, Rollout, Slot
 from rlvla.runtimes import Handle
 from rlvla.tickets import Tickets
 from rlvla.timekeeping import Timekeeper
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed, Work
 
+log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
@@ -123,6 +126,8 @@ class Graph:
         """Oldest and newest version in each unit that has begun and is not taken."""
         self._training: list[int] = []
         """Tickets that the trainer works on."""
+        self._offered: tuple[Any, int] | None = None
+        """Reference to the newest weights that generators have, or are about to have, and their version."""
         self._snapshot: asyncio.Future[None] | None = None
         """Pending while a publication has not copied the trainer's weights yet."""
         self._news = _News()
@@ -334,15 +339,34 @@ class Graph:
                 self._snapshot = None
         version, times = made.version, self.meter.times
         times.worked(self._trainer.name, "publish", made.began_ns, made.seconds, version=version)
-        offers = (one.call("offer", tensors, version) for one in self._generators)
-        taken = await self._timed("publish", asyncio.gather(*offers))
-        for generator, (receipt,) in zip(self._generators, taken, strict=True):
-            times.worked(generator.name, "offer", receipt.began_ns, receipt.seconds, version=version)
+        self._offered = tensors, version
+        await self._timed("publish", asyncio.gather(*map(self._offer, self._generators)))
         # A batch that is launched after the offers' receipts swaps first, so these weights act from now on.
         assert version >= self._tickets.version, "acting version went backwards"
         self._tickets.version = version
         self._news.tell()
         self._hooks.call("on_weights_published", policy_version=version, seconds=loop.time() - began)
+
+    async def _offer(self, generator: Handle) -> None:
+        """Bring the newest weights to a generator."""
+        assert self._offered is not None, "nothing was published"
+        tensors, version = self._offered
+        (receipt,) = await self._surviving(generator, lambda: generator.call("offer", tensors, version))
+        self.meter.times.worked(generator.name, "offer", receipt.began_ns, receipt.seconds, version=version)
+
+    async def _surviving(self, generator: Handle, calling: Callable[[], Awaitable[R]], anew: bool = False) -> R:
+        """Call a generator, and the one that its runtime makes in its place where it dies; ``anew``: that needs weights."""
+        for left in reversed(range(MAX_RESTARTS + 1)):
+            try:
+                return await calling()
+            except WorkerDied as error:
+                if error.worker != generator.name or not left:
+                    raise
+                log.warning("%s; another one takes its place and does its work again", error)
+                self.meter.times.restarted(generator.name, asyncio.get_running_loop().time())
+                if anew:
+                    await self._offer(generator)
+        raise AssertionError("the last try raises or returns")
 
     def _acting(self, generators: Sequence[Handle]) -> Callable[[Sequence[Slot], int], Coroutine[Any, Any, None]]:
         """Return what a machine's batcher calls."""
@@ -350,7 +374,8 @@ class Graph:
         async def act(slots: Sequence[Slot], number: int) -> None:
             offered = self._tickets.version
             generator = generators[number]
-            receipt = await self._timed("generate", self._rollout.generate(slots, generator), generator.name)
+            choosing = partial(self._rollout.generate, slots, generator)
+            receipt = await self._timed("generate", self._surviving(generator, choosing, anew=True), generator.name)
             assert receipt.version >= offered, f"version {receipt.version} acted after {offered} was offered"
 
         return act

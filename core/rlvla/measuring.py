@@ -79,7 +79,7 @@ class _First:
     async def act(self, rows: list[int]) -> Any:
         """Choose chunks for rows, which may repeat."""
         places = list(range(len(rows)))
-        generator, seen = self._engine.generator, [self._slot.observation]
+        generator, seen = self._engine.generators[0], [self._slot.observation]
         began = time.perf_counter()
         _, action = await generator.call("act", seen, [rows], [places], [places], returns=1)
         self.acted[len(rows)].append(time.perf_counter() - began)
@@ -111,6 +111,6 @@ async def _publication(engine: Engine) -> tuple[float, float]:
         began = time.perf_counter()
         version, weights = await engine.trainer.call("publish", "latest", returns=1)
         copied = time.perf_counter()
-        await engine.generator.call("offer", weights, version)
+        await engine.generators[0].call("offer", weights, version)
         ended = time.perf_counter()
     return copied - began, ended - copied

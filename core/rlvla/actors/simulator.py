@@ -99,7 +99,8 @@ class SimulatorActor:
             name: on_host(getattr(result, name))[picked]
             for name in ("reward", "terminated", "truncated", "valid", "success")
         }
-        ended = self._count(picked, fields, given_up)
+        at_end = result.success if result.success_at_end is None else result.success_at_end
+        ended = self._count(picked, fields, on_host(at_end)[picked], given_up)
         if not np.isfinite(fields["reward"]).all():
             broken = [row for row, one in zip(picked, fields["reward"], strict=True) if not np.isfinite(one).all()]
             raise SimulatorError(
@@ -120,7 +121,9 @@ class SimulatorActor:
         )
         return receipt, observation, outcome
 
-    def _count(self, rows: Sequence[int], fields: Mapping[str, Any], given_up: Collection[int]) -> tuple[Ended, ...]:
+    def _count(
+        self, rows: Sequence[int], fields: Mapping[str, Any], at_end_n: Any, given_up: Collection[int]
+    ) -> tuple[Ended, ...]:
         steps_n = fields["valid"].sum(1)
         return_n = np.where(fields["valid"], fields["reward"], 0.0).sum(1)
         terminated_n, truncated_n = fields["terminated"].any(1), fields["truncated"].any(1)
@@ -129,15 +132,14 @@ class SimulatorActor:
             episode = self._episodes[row]
             episode.steps += int(steps_n[place])
             episode.episode_return += float(return_n[place])
-            solved = bool(fields["success"][place])
-            episode.success |= solved
+            episode.success |= bool(fields["success"][place])
             if terminated_n[place] or truncated_n[place] or row in given_up:
                 ended.append(
                     Ended(
                         row=row,
                         terminated=bool(terminated_n[place]),
                         success=episode.success,
-                        success_at_end=solved,
+                        success_at_end=bool(at_end_n[place]),
                         steps=episode.steps,
                         episode_return=episode.episode_return,
                     )

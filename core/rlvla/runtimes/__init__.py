@@ -36,11 +36,14 @@ class Handle(Protocol):
 class Runtime(Protocol):
     """Makes actors. One call at a time runs in an actor, in the order of the calls."""
 
-    def start(self, actors: Mapping[str, Callable[[], Any]]) -> list[Handle]:
+    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
         """Return handles of actors that live in one process, each in a thread of its own.
 
         Args:
             actors: name to what makes it, called in that process.
+            replaceable: where that process dies, a call that waits in it, or the next one, fails with
+                :class:`rlvla.errors.WorkerDied`, and calls after it reach an actor that is made anew in another process.
+                Else they fail too.
         """
 
     def close(self) -> None:

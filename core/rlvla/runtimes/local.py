@@ -63,7 +63,7 @@ class LocalHandle:
 class LocalRuntime:
     """Actors are threads of this process."""
 
-    def start(self, actors: Mapping[str, Callable[[], Any]]) -> list[Handle]:
+    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
         return [LocalHandle(name, make()) for name, make in actors.items()]
 
     def close(self) -> None:

@@ -85,17 +85,43 @@ class _Host:
             self._threads[name].submit(actor.close).result()
 
 
+class _Place:
+    """The Ray worker that some actors live in, or the one after it."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], Any]], replaceable: bool) -> None:
+        self._makers = dict(makers)
+        self._replaceable = replaceable
+        self.life = 0
+        """How many workers have died."""
+        self.host = self._started()
+
+    def _started(self) -> Any:
+        count = len(self._makers)
+        concurrency = 1 if count == 1 else 2 * count  # a call and what ends it, of each
+        options = {"num_cpus": 0, "max_concurrency": concurrency, "scheduling_strategy": "SPREAD"}
+        return ray.remote(_Host).options(**options).remote(self._makers)
+
+    def died(self, life: int) -> None:
+        """Hear from one of the actors that its worker has died; the first one starts the next worker."""
+        if self._replaceable and life == self.life:
+            self.life += 1
+            self.host = self._started()
+
+
 class RayHandle:
     """An actor in a Ray worker."""
 
-    def __init__(self, name: str, host: Any) -> None:
+    def __init__(self, name: str, place: _Place) -> None:
         self.name = name
-        self._host = host
+        self._place = place
+        self._life = place.life
         self._numbers = itertools.count()
         self._closed = False
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
-        remote = self._host.call.options(num_returns=returns + 1).remote
+        if self._life != self._place.life:
+            raise self._died(f"before {method!r}")
+        remote = self._place.host.call.options(num_returns=returns + 1).remote
         made = remote(self.name, next(self._numbers), method, returns, *arguments)
         references = [made] if returns == 0 else list(made)
         try:
@@ -103,21 +129,28 @@ class RayHandle:
         except RayTaskError as error:
             raise error.cause from error
         except RayActorError as error:
-            raise WorkerDied(f"{self.name}: its Ray worker ended in {method!r}: {error}", worker=self.name) from error
+            self._place.died(self._life)
+            raise self._died(f"in {method!r}: {error}") from error
         return [receipt, *references[1:]]
 
+    def _died(self, when: str) -> WorkerDied:
+        """Return what to raise, once: from now on calls go to the next worker, if there is one."""
+        if self._life != self._place.life:
+            self._life, self._numbers = self._place.life, itertools.count()
+        return WorkerDied(f"{self.name}: its Ray worker ended {when}", worker=self.name)
+
     def send(self, method: str, *arguments: Any) -> None:
-        self._host.send.options(num_returns=0).remote(self.name, next(self._numbers), method, *arguments)
+        self._place.host.send.options(num_returns=0).remote(self.name, next(self._numbers), method, *arguments)
 
     def kill(self) -> None:
-        self._host.kill.remote(self.name)
+        self._place.host.kill.remote(self.name)
 
     def close(self, timeout_s: float = 10.0) -> None:
         if self._closed:
             return
         self._closed = True
         try:
-            ray.get(self._host.close.remote(self.name), timeout=timeout_s)
+            ray.get(self._place.host.close.remote(self.name), timeout=timeout_s)
         except Exception:
             self.kill()
 
@@ -126,7 +159,7 @@ class RayRuntime:
     """Actors are in Ray workers."""
 
     def __init__(self) -> None:
-        self._hosts: list[Any] = []
+        self._places: list[_Place] = []
         self._started = not ray.is_initialized()
         if self._started:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -136,15 +169,14 @@ class RayRuntime:
             else:
                 ray.init(num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
 
-    def start(self, actors: Mapping[str, Callable[[], Any]]) -> list[Handle]:
-        concurrency = 1 if len(actors) == 1 else 2 * len(actors)  # a call and what ends it, of each
-        host = ray.remote(_Host).options(num_cpus=0, max_concurrency=concurrency).remote(dict(actors))
-        self._hosts.append(host)
-        return [RayHandle(name, host) for name in actors]
+    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
+        place = _Place(actors, replaceable)
+        self._places.append(place)
+        return [RayHandle(name, place) for name in actors]
 
     def close(self) -> None:
-        for host in self._hosts:
-            ray.kill(host)
-        self._hosts.clear()
+        for place in self._places:
+            ray.kill(place.host)
+        self._places.clear()
         if self._started:
             ray.shutdown()

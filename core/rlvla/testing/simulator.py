@@ -235,6 +235,10 @@ class SimulatorConformance(Conformance):
                 f"{name}: {array.dtype} {array.shape}, wanted {dtype} {wanted}"
             )
         assert on_host(result.success).shape == (self.rows,), f"success: {on_host(result.success).shape}"
+        if result.success_at_end is not None:
+            assert (on_host(result.success_at_end) <= on_host(result.success)).all(), (
+                "a row is solved at the end of a chunk in which it never was: success covers all executed actions"
+            )
         assert not (on_host(result.terminated) & on_host(result.truncated)).any(), "terminated and truncated at once"
         assert (valid[:, 1:] <= valid[:, :-1]).all(), "valid is not a prefix of the chunk"
         assert (valid[:, 0] == active).all(), (
@@ -414,6 +418,8 @@ def copied_result(result: ChunkResult) -> ChunkResult:
         name: on_host(getattr(result, name)).copy()
         for name in ("reward", "terminated", "truncated", "valid", "success")
     }
+    if result.success_at_end is not None:
+        arrays["success_at_end"] = on_host(result.success_at_end).copy()
     return ChunkResult(observation=copied(result.observation), frames=result.frames, **arrays)
 
 

@@ -98,6 +98,8 @@ class _Server:
                 self._put(result.observation, range(self.rows))
                 for name in ("reward", "terminated", "truncated", "valid", "success"):
                     self.shared[name][:] = on_host(getattr(result, name))
+                at_end = result.success if result.success_at_end is None else result.success_at_end
+                self.shared["success_at_end"][:] = on_host(at_end)
                 return {"videos": self.host.videos}, []
             case "reset":
                 starts = [Start(task, state) for task, state in message["starts"]]

@@ -140,6 +140,7 @@ class SubprocessSimulator:
             truncated=shared["truncated"],
             valid=shared["valid"],
             success=shared["success"],
+            success_at_end=shared["success_at_end"],
         )
 
     def video(self, row: int, path: str) -> None:

@@ -40,18 +40,20 @@ class Host:
     def video(self, row: int, path: str) -> None:
         """Record the episode that starts next in ``row``."""
         if row in self._frames:
-            self._given_up.append(self._write(row))
+            self._give_up(row)
         self._paths[row] = Path(path)
         self.simulator.record_video(sorted(self._paths))
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
         """Start new episodes; the videos of those that they cut short are complete."""
-        self._given_up += [self._write(row) for row in rows if row in self._frames]
+        for row in self._frames.keys() & set(rows):
+            self._give_up(row)
         observation = self.simulator.reset(rows, seeds, starts)
-        camera = self.simulator.spec.cameras[0].name if self.simulator.spec.cameras else None
+        cameras = self.simulator.spec.cameras
         for place, row in enumerate(rows):
-            if row in self._paths and camera is not None:
-                self._frames[row] = [on_host(observation.images[camera][place]).copy()]
+            if row in self._paths:  # where a policy sees no pictures, the video begins with the first action
+                first = [on_host(observation.images[cameras[0].name][place]).copy()] if cameras else []
+                self._frames[row] = first
         return observation
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
@@ -73,6 +75,13 @@ class Host:
             if ended_N[row]:
                 written.append(self._write(row))
         return written
+
+    def _give_up(self, row: int) -> None:
+        """Complete the video of an episode that was cut short, if there is anything to see."""
+        if self._frames[row]:
+            self._given_up.append(self._write(row))
+        else:
+            del self._frames[row], self._paths[row]
 
     def _write(self, row: int) -> str:
         path = self._paths.pop(row)

@@ -1,4 +1,4 @@
-"""What a worker process and its owner say to each other, version 3.
+"""What a worker process and its owner say to each other, version 4.
 
 Messages are JSON objects behind a 4-byte length, over a socket pair. Everything of fixed shape (pictures, states,
 actions, rewards, flags) lies in one anonymous shared file that the worker makes once it knows its simulator; its
@@ -38,7 +38,7 @@ import numpy as np
 
 from rlvla.specs import SimulatorSpec
 
-VERSION = 3
+VERSION = 4
 _HEADER = struct.Struct("!I")
 _ALIGNMENT = 64
 Layout = dict[str, tuple[str, tuple[int, ...], int]]
@@ -101,6 +101,7 @@ def layout(spec: SimulatorSpec, rows: int, horizon: int) -> tuple[Layout, int]:
         "truncated": ("bool", (rows, horizon)),
         "valid": ("bool", (rows, horizon)),
         "success": ("bool", (rows,)),
+        "success_at_end": ("bool", (rows,)),
     }
     offset, places = 0, {}
     for name, (dtype, shape) in shapes.items():

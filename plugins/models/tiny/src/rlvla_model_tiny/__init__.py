@@ -28,7 +28,7 @@ class TinyConfig:
     """Folder with saved weights to start from, for instance ``model`` in a checkpoint; None: fresh ones. A value head that
     is not there, or of another width, starts fresh."""
     cameras: tuple[Role, ...] = ("primary",)
-    """Roles of the pictures it looks at."""
+    """Roles of the pictures it looks at; none: the instruction and the state alone."""
     horizon: Annotated[int, Ge(1), Le(64)] = 4
     """Actions in a chunk."""
     bins: Annotated[int, Ge(2), Le(1024)] = 32

@@ -55,10 +55,11 @@ class TinyModel(Model):
         side = config.image_size // config.patch
         places = config.queries * len(self._cameras)
         self.words = nn.Embedding(_WORDS, width)
-        self.patches = nn.Linear(3 * config.patch**2, width)
-        self.mixed = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.query = nn.Linear(width, places * width)
+        if self._cameras:
+            self.patches = nn.Linear(3 * config.patch**2, width)
+            self.mixed = nn.Linear(width, width)
+            self.key = nn.Linear(width, width)
+            self.query = nn.Linear(width, places * width)
         self.trunk = nn.Sequential(
             nn.Linear(places * (2 + width) + simulator.state_dim + width, config.hidden),
             nn.Tanh(),
@@ -96,17 +97,18 @@ class TinyModel(Model):
 
     def preprocess(self, observation: ObservationBatch) -> TensorDict:
         device = self.tokens.weight.device
-        patches = torch.stack([self._cut(observation.images[name].to(device)) for name in self._cameras], 1)
         words = [self._hash(text) for text in observation.instructions()]
         width = max(map(len, words))
-        return TensorDict(
+        inputs = TensorDict(
             {
-                "patches": patches,
                 "words": torch.tensor([codes + [0] * (width - len(codes)) for codes in words], device=device),
                 "state": observation.state.to(device),
             },
             batch_size=[len(words)],
         )
+        if self._cameras:
+            inputs["patches"] = torch.stack([self._cut(observation.images[one].to(device)) for one in self._cameras], 1)
+        return inputs
 
     def _cut(self, picture: Tensor) -> Tensor:
         """Return float32 ``[N, P, 3 * patch^2]`` in [-1, 1] of uint8 ``[N, height, width, 3]``."""
@@ -129,10 +131,13 @@ class TinyModel(Model):
 
     def _features(self, inputs: TensorDict) -> Tensor:
         """Return ``[N, hidden]``."""
-        words, patches_NMPX = inputs["words"], inputs["patches"]
-        rows, cameras = patches_NMPX.shape[:2]
+        words = inputs["words"]
         there_NW1 = (words > 0)[..., None]
         text_NC = (self.words(words) * there_NW1).sum(1) / there_NW1.sum(1).sqrt()
+        if not self._cameras:
+            return self.trunk(torch.cat([inputs["state"], text_NC], 1))
+        patches_NMPX = inputs["patches"]
+        rows, cameras = patches_NMPX.shape[:2]
         width, queries = self.config.width, self.config.queries
         seen_NMPC = F.relu(self.mixed(F.relu(self.patches(patches_NMPX))))
         query_NMQC = self.query(text_NC).view(rows, cameras, queries, width)
