@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -136,3 +137,29 @@ def test_success_at_the_end_is_success_unless_the_simulator_says_otherwise():
     ends = [_reach(FakeSimulator), _reach(_Fleeting)]
     assert [one.success for one in ends] == [True, True]
     assert [one.success_at_end for one in ends] == [True, False]
+
+
+class _Blind(FakeSimulator):
+    """No picture for the policy, but frames for a video."""
+
+    def __init__(self, config, rows):
+        super().__init__(config, rows)
+        self.spec = replace(self.spec, cameras=())
+
+    def _observe(self, rows):
+        return replace(super()._observe(rows), images={})
+
+
+def test_a_simulator_without_pictures_is_filmed_from_its_first_action(tmp_path):
+    imageio = pytest.importorskip("imageio.v3")
+    host = Host(_Blind(FakeSimConfig(num_envs=1), 1), 1)
+    host.video(0, str(tmp_path / "never.mp4"))
+    host.reset([0], [1], [Start(1)])
+    host.video(0, str(tmp_path / "given-up.mp4"))  # no action was taken: there is nothing to see
+    host.reset([0], [1], [Start(1)])
+    host.step(np.zeros((1, 2, 2), np.float32), np.array([True]))
+    host.reset([0], [2], [Start(1)])
+    host.step(np.zeros((1, 2, 2), np.float32), np.array([True]))
+    assert host.videos == [str(tmp_path / "given-up.mp4")]
+    assert len(imageio.imread(host.videos[0], plugin="pyav")) == 2
+    assert not (tmp_path / "never.mp4").exists()

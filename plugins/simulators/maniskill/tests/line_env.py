@@ -2,7 +2,7 @@
 
 PhysX steps more than one row on a GPU only; this steps any number on the CPU, all of them at each action as PhysX does, so
 what keeps rows apart can be tested without one. A row is a point on a line with a goal; it drifts when it is stepped without
-being asked, and its controller remembers a target.
+being asked, and so does the target that its controller remembers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 SIZE = 16
 DRIFT = 0.01
 TOLERANCE = 0.05
+HELD = 1.0
+"""A place beyond it counts as holding something."""
 
 
 def header(folder: Path) -> str:
@@ -37,7 +39,7 @@ def header(folder: Path) -> str:
     task = {
         "max_episode_steps": 30,
         "control_hz": 20.0,
-        "rewards": ["normalized_dense", "sparse"],
+        "rewards": ["normalized_dense", "grasp_and_place", "sparse"],
         "cameras": [camera],
         "proprioception": state,
         "state": state,
@@ -83,12 +85,14 @@ class LineEnv:
 
     def _step_action(self, action: torch.Tensor) -> torch.Tensor:
         assert action.shape == (self.num_envs, 1)
-        self.target = self.target + 0.1 * action
+        self.target = self.target + 0.1 * action + DRIFT
         self.place = self.place + 0.5 * (self.target - self.place) + DRIFT
         return action
 
     def get_info(self) -> dict[str, torch.Tensor]:
-        return {"success": ((self.place - self.goal).abs() < TOLERANCE).squeeze(1)}
+        held = (self.place > HELD).squeeze(1)
+        success = ((self.place - self.goal).abs() < TOLERANCE).squeeze(1)
+        return {"is_src_obj_grasped": held, "consecutive_grasp": held, "success": success}
 
     def get_reward(self, obs: Any, action: torch.Tensor, info: dict[str, torch.Tensor]) -> torch.Tensor:
         return 1 - (obs["place"] - obs["goal"]).abs().squeeze(1)
@@ -99,9 +103,9 @@ class LineEnv:
     def get_state_dict(self) -> dict[str, Any]:
         return {"actors": {"place": self.place, "goal": self.goal}, "controller": {"target": self.target}}
 
-    def set_state_dict(self, state: dict[str, Any]) -> None:
-        self.place, self.goal = state["actors"]["place"].clone(), state["actors"]["goal"].clone()
-        self.target = state["controller"]["target"].clone()
+    def set_state_dict(self, state: dict[str, Any], env_idx: torch.Tensor) -> None:
+        """Set bodies of some rows; ManiSkill leaves controllers alone."""
+        self.place[env_idx], self.goal[env_idx] = state["actors"]["place"], state["actors"]["goal"]
 
     def _pictures(self) -> torch.Tensor:
         pictures = torch.zeros(self.num_envs, SIZE, SIZE, 3, dtype=torch.uint8)

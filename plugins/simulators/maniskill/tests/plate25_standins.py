@@ -32,6 +32,7 @@ def write(maniskill: Path, data_set: Path) -> None:
     """Write everything: what ManiSkill would download, and the data set."""
     _robot(maniskill / "data/robots/widowx")
     _stage(maniskill / "data/tasks/bridge_v2_real2sim_dataset/stages")
+    _bridge(maniskill / "data/tasks/bridge_v2_real2sim_dataset")
     random = np.random.default_rng(0)
     _things(data_set / "carrot/more_carrot", 25, lambda: tuple(random.uniform(0.02, 0.04, 3)), "thing")
     _things(data_set / "carrot/more_plate", 17, lambda: PLATE, "plate")
@@ -69,6 +70,21 @@ def _stage(place: Path) -> None:
     slab = trimesh.creation.box((1.0, 0.1, 1.0))
     slab.apply_translation((-0.16 - 2.0634, TABLE_TOP - 0.05, 2.8313))
     slab.export(place / "bridge_table_1_v1.glb")
+
+
+def _bridge(place: Path) -> None:
+    """What ManiSkill's own PutCarrotOnPlateInScene-v1 has besides."""
+    sizes = {"bridge_carrot_generated_modified": (0.06, 0.03, 0.03), "bridge_plate_objaverse_larger": PLATE}
+    entries = {}
+    for name, size in sizes.items():
+        box, half = trimesh.creation.box(size), np.array(size) / 2
+        (place / "custom/models" / name).mkdir(parents=True)
+        box.export(place / "custom/models" / name / "collision.obj")
+        box.export(place / "custom/models" / name / "textured.glb")
+        entries[name] = {"bbox": {"min": (-half).tolist(), "max": half.tolist()}, "scales": [1.0]}
+    (place / "custom/info_bridge_custom_v0.json").write_text(json.dumps(entries))
+    (place / "real_inpainting").mkdir()
+    Image.new("RGB", (640, 480), (10, 200, 30)).save(place / "real_inpainting/bridge_real_eval_1.png")
 
 
 def _things(place: Path, count: int, size: object, word: str) -> None:

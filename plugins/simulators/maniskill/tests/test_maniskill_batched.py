@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from line_env import LineEnv, header
+from line_env import DRIFT, HELD, LineEnv, header
 
 from rlvla.specs import Start
 from rlvla.testing import SimulatorConformance
@@ -94,17 +94,19 @@ def test_pictures_come_to_where_physics_runs(batched: ManiSkillSimulator, paints
 
 def test_rows_that_wait_are_put_back_where_they_were(batched: ManiSkillSimulator) -> None:
     batched.reset(range(4), [1, 2, 3, 4], _starts(4))
-    before = batched._instances[0].env.get_state_dict()["actors"]["place"].clone()
+    env = batched._instances[0].env
+    before = [env.place.clone(), env.target.clone()]
     batched.step(np.ones((4, 3, 1), np.float32), np.array([True, False, True, False]))
-    after = batched._instances[0].env.place
-    assert torch.equal(before[[1, 3]], after[[1, 3]])
-    assert not torch.isclose(before[[0, 2]], after[[0, 2]]).any()
+    for then, now in zip(before, (env.place, env.target), strict=True):
+        assert torch.equal(then[[1, 3]], now[[1, 3]])
+        assert not torch.isclose(then[[0, 2]], now[[0, 2]]).any()
 
 
 def test_a_row_that_ends_in_a_chunk_stays_at_its_end_and_is_rewarded_until_there(batched: ManiSkillSimulator) -> None:
     batched.reset(range(4), [1, 2, 3, 4], _starts(4))
     env = batched._instances[0].env
-    env.goal[1] = env.place[1] + 0.06 + 0.02  # two steps of drift and motion away
+    env.goal[:] = -3.0
+    env.goal[1] = env.place[1] + 0.08  # some steps away
     result = batched.step(np.full((4, 6, 1), 0.5, np.float32), np.ones(4, bool))
     steps = int(result.valid[1].sum())
     assert 0 < steps < 6 and bool(result.terminated[1, steps - 1]) and bool(result.success[1])
@@ -112,6 +114,20 @@ def test_a_row_that_ends_in_a_chunk_stays_at_its_end_and_is_rewarded_until_there
     place, goal = result.observation.state[1, :2]
     assert abs(float(place - goal)) < 0.05
     assert bool(result.valid[0].all())
+
+
+def test_what_idle_rows_drift_into_is_rewarded_when_they_get_there_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    _stand_in(monkeypatch)
+    simulator = ManiSkillSimulator(ManiSkillConfig(**CONFIG, reward="grasp_and_place"), rows=2)
+    simulator.reset([0, 1], [1, 2], _starts(2))
+    env = simulator._instances[0].env
+    with torch.inference_mode():
+        env.place[1] = env.target[1] = HELD - 1.5 * DRIFT
+        env.goal[1] = -3.0
+    still = np.zeros((2, 3, 1), np.float32)
+    assert not simulator.step(still, np.array([True, False])).reward[1].any()
+    assert env._elapsed_steps.tolist() == [3, 0]
+    assert float(simulator.step(still, np.array([False, True])).reward[1].sum()) == pytest.approx(0.2)
 
 
 def test_a_reset_leaves_the_controllers_of_others_alone(batched: ManiSkillSimulator) -> None:

@@ -93,13 +93,19 @@ def test_members_of_a_group_stay_equal_bit_for_bit(simulator: ManiSkillSimulator
     assert all(np.array_equal(one.state[0], one.state[1]) for one in seen)
 
 
-def test_another_process_starts_and_goes_on_with_the_same_bits(
+def test_another_process_starts_goes_on_and_restores_with_the_same_bits(
     simulator: ManiSkillSimulator, actions: np.ndarray
 ) -> None:
     with open_simulator(choice(max_episode_steps=20), rows=1, horizon=4) as worker:
         there = copied(worker.reset([0], [5], STARTS[:1]))
         moved = copied(worker.step(actions[0][:1], np.array([True])).observation)
+        worker.step(actions[1][:1], np.array([True]))
+        saved = worker.get_state([0])
+        wanted = copied(worker.step(actions[2][:1], np.array([True])).observation)
+        worker.set_state([0], saved)
+        again = copied(worker.step(actions[2][:1], np.array([True])).observation)
         versions = worker.versions()
+    assert same(wanted, again), "an episode that passed through a worker goes on as it did"
     here = copied(simulator.reset([1], [5], STARTS[:1]))
     assert same(there, here)
     both = np.repeat(actions[0][:1], 2, 0)
@@ -157,8 +163,8 @@ def test_success_that_does_not_last_counts_once_and_not_at_the_end() -> None:
     away[:, 1] += 0.2
     act = simulator._instances[0]._act
 
-    def then_away(action: torch.Tensor) -> Any:
-        found = act(action)
+    def then_away(action: torch.Tensor, running: torch.Tensor) -> Any:
+        found = act(action, running)
         env.obj.set_pose(type(env.obj.pose).create(away))
         return found
 

@@ -12,6 +12,7 @@ Letters: n rows, H actions in a chunk, A action dimensions. Everything is a torc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -95,7 +96,7 @@ class Instance:
         others = [other for other in range(self.rows) if other != row]
         controllers = _cloned(self.env.agent.get_controller_state()) if others else {}
         rows = torch.tensor([row], device=self.device)
-        with startup.quiet():
+        with startup.unwarned():
             _, self._info = self.env.reset(seed=[seed % 2**32] * self.rows, options={"env_idx": rows} if others else {})
         if others and controllers:  # ManiSkill resets the controllers of all rows
             now = _cloned(self.env.agent.get_controller_state())
@@ -113,7 +114,7 @@ class Instance:
     @torch.inference_mode()
     def run(self, chunk_nHA: Tensor, active_n: Tensor) -> Played:
         """Execute a chunk in the active rows, each until its episode ends."""
-        with startup.quiet():
+        with startup.unwarned():
             return self._run(chunk_nHA, active_n)
 
     def _run(self, chunk_nHA: Tensor, active_n: Tensor) -> Played:
@@ -124,7 +125,7 @@ class Instance:
         for action in range(horizon):
             if not bool(running_n.any()):
                 break
-            reward_n, success_n, over_n = self._act(chunk_nHA[:, action] * running_n[:, None])
+            reward_n, success_n, over_n = self._act(chunk_nHA[:, action] * running_n[:, None], running_n)
             self._steps += running_n
             cut_n = (self._steps >= self._limit) & ~over_n
             played.valid[:, action] = running_n
@@ -137,26 +138,27 @@ class Instance:
             ended_n = running_n & (over_n | cut_n)
             running_n = running_n & ~ended_n
             frozen.add(ended_n)
-        frozen.put_back(running_n)
+        frozen.put_back()
         return played
 
-    def _act(self, action_nA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _act(self, action_nA: Tensor, running_n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Step physics once; returns reward, success, and whether the episode ended by itself."""
         env = self.env
         done = env._step_action(self._action(action_nA))
-        env._elapsed_steps += 1
+        env._elapsed_steps += running_n
         info = self._info = env.get_info()
-        reward_n = self._reward(done, info)
+        reward_n = self._reward(done, info, running_n)
         none_n = torch.zeros(self.rows, dtype=torch.bool, device=self.device)
         success_n, fail_n = (info.get(name, none_n).bool() for name in ("success", "fail"))
         over_n = none_n if self._goes_on else success_n | fail_n
         return reward_n, success_n, over_n
 
-    def _reward(self, action: Any, info: Mapping[str, Any]) -> Tensor:
+    def _reward(self, action: Any, info: Mapping[str, Any], running_n: Tensor) -> Tensor:
         """Return float32 ``[n]``: ManiSkill's own, or what grasping and placing became worth more than before."""
         if not self._grasp_and_place:
             return self.env.get_reward(obs=_Late(self), action=action, info=info).float()  # type: ignore[no-any-return]
-        before_n, self._worth = self._worth, grasp_and_place(info)
+        before_n = self._worth
+        self._worth = torch.where(running_n, grasp_and_place(info), before_n)
         return self._worth - before_n
 
     def _action(self, action_nA: Tensor) -> Any:
@@ -257,17 +259,16 @@ class _Frozen:
         self._state = now if self._state is None else _merged(self._state, now, rows_n)
         self._rows_n = self._rows_n | rows_n
 
-    def put_back(self, running_n: Tensor) -> None:
+    def put_back(self) -> None:
         """Bring them back to where they were; the others stay where they are."""
         if self._state is None or not bool(self._rows_n.any()):
             return
         env = self._instance.env
-        now = _cloned(env.get_state_dict())
-        env.set_state_dict(_merged(now, self._state, self._rows_n))
-        if env.gpu_sim_enabled:
-            env.scene._gpu_apply_all()
-            env.scene.px.gpu_update_articulation_kinematics()
-            env.scene._gpu_fetch_all()
+        rows = torch.nonzero(self._rows_n).flatten()
+        env.set_state_dict(_taken({key: one for key, one in self._state.items() if key != "controller"}, rows), rows)
+        if controllers := self._state.get("controller"):  # part of what ManiSkill gives, not of what it sets
+            agent = env.agent
+            agent.set_controller_state(_merged(_cloned(agent.get_controller_state()), controllers, rows))
 
 
 class _Late(Mapping[str, Any]):
@@ -290,14 +291,13 @@ class _Late(Mapping[str, Any]):
         return len(self._made)
 
 
-class _words_of_the_renderer:
+@contextmanager
+def _words_of_the_renderer() -> Iterator[None]:
     """Turn what Vulkan says into what to do."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, RuntimeError):
-            raise startup.failed("", error) from error
+    try:
+        yield
+    except RuntimeError as error:
+        raise startup.failed("", error) from error
 
 
 @torch.inference_mode()
@@ -398,10 +398,17 @@ def _cloned(tree: Any) -> Any:
     return tree.clone()
 
 
+def _taken(tree: Any, rows: Tensor) -> Any:
+    """Return some rows of a tree of ``[n, ...]`` tensors."""
+    if isinstance(tree, Mapping):
+        return {name: _taken(value, rows) for name, value in tree.items()}
+    return tree[rows]
+
+
 def _merged(one: Any, other: Any, rows: Tensor) -> Any:
     """Return a tree of ``[n, ...]`` tensors with some rows (numbers, or flags) of another one."""
     if isinstance(one, Mapping):
-        return {name: _merged(value, other[name], rows) for name, value in one.items()}
+        return {name: _merged(value, other.get(name, value), rows) for name, value in one.items()}
     merged = one.clone()
     merged[rows] = other[rows]
     return merged

@@ -324,10 +324,18 @@ def headers() -> dict[str, TaskHeader]:
 
 def _header(name: str) -> TaskHeader:
     joints = [("qpos", "rad", "m"), ("qvel", "rad/s", "m/s")]
-    state = tuple(
+    proprioception = tuple(
         StatePart(f"agent/{kind}/{number}", size, unit, "joint")
         for kind, arm, fingers in joints
         for number, (size, unit) in enumerate(((6, arm), (2, fingers)))
+    )
+    things = tuple(
+        part
+        for thing in ("object", "plate")
+        for part in (
+            StatePart(f"extra/{thing}_pose/position", 3, "m"),
+            StatePart(f"extra/{thing}_pose/rotation", 4, rotation="quaternion_wxyz"),
+        )
     )
     mode = ControlMode(
         parts=(
@@ -346,8 +354,8 @@ def _header(name: str) -> TaskHeader:
         control_hz=5.0,
         rewards=("grasp_and_place", "sparse", "none"),
         cameras=(CameraHeader(CAMERA, 480, 640),),
-        proprioception=state,
-        state=state,
+        proprioception=proprioception,
+        state=proprioception + things,
         control_modes={"arm_pd_ee_target_delta_pose_align2_gripper_pd_joint_pos": mode},
         instruction=OWN_WORDS.format("object", "plate"),
         module="rlvla_sim_maniskill.plate25_env",

@@ -252,6 +252,11 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
             said.append(episode.words.format(*names))
         return said
 
+    def _get_obs_extra(self, info: dict[str, Any]) -> dict[str, torch.Tensor]:
+        if not self.obs_mode_struct.use_state:
+            return {}
+        return {"object_pose": self._poses("more_carrot"), "plate_pose": self._poses("more_plate")}
+
     # ---- what is seen -----------------------------------------------------------------------------------------------
 
     def _get_obs_sensor_data(self, apply_texture_transforms: bool = True) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class ManiSkillSimulator(Simulator):
         self._condition[np.asarray(over.cpu() if self._on_gpu else over)] = _ENDED
         if self.spec.restorable:
             for row, count in enumerate(result.valid.sum(1)):
-                self._played[row] += list(chunk[row, : int(count)].numpy())
+                self._played[row] += list(chunk[row, : int(count)].clone().numpy())  # the caller may reuse its array
 
     def _observe(self, rows: Sequence[int]) -> None:
         """Look at rows that have changed; on the GPU all are drawn at once, and those that stood still look the same."""

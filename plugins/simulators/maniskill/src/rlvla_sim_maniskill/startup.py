@@ -29,12 +29,19 @@ _kept_renderers: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """Keep to packages what they are warned of: deprecations in upstream code are nothing that a user can change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what packages print off stdout (it goes to the debug log), and what they are warned of to themselves."""
+    """The same, and what packages print goes to the debug log. Not while a run goes on: stdout is the whole process's."""
     captured = io.StringIO()
     try:
-        with contextlib.redirect_stdout(captured), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with contextlib.redirect_stdout(captured), unwarned():
             yield
     finally:
         for line in captured.getvalue().splitlines():

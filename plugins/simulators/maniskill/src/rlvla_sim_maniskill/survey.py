@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 from collections.abc import Mapping
@@ -42,8 +41,6 @@ def survey(names: list[str], module: str = "") -> dict[str, Any]:
         SimulatorError: a task is unknown, or cannot be made.
     """
     startup.import_maniskill("auto")
-    if module:
-        importlib.import_module(module)
     actions: dict[str, Any] = {}
     found = {name: _look(name, module, actions) for name in names}
     return {"format": header.FORMAT, **startup.versions(), "tasks": found, "actions": actions}
@@ -59,7 +56,7 @@ def survey_all() -> dict[str, Any]:
     made, left = [], {}
     for name, spec in sorted(REGISTERED_ENVS.items()):
         try:
-            startup.make(name, obs_mode="state", sim_backend="physx_cpu", render_backend="cpu").close()
+            startup.make(name, obs_mode="none", sim_backend="physx_cpu", render_backend="cpu").close()
             made.append(name)
         except SimulatorError as error:
             log.warning("%s", error)
@@ -73,18 +70,19 @@ def _look(name: str, module: str, actions: dict[str, Any]) -> dict[str, Any]:
     from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
     from mani_skill.utils.registration import REGISTERED_ENVS
 
-    env = startup.make(name, obs_mode="state", sim_backend="physx_cpu", render_backend="cpu")
+    env = startup.make(name, module=module, obs_mode="none", sim_backend="physx_cpu", render_backend="cpu")
     info = env.get_info()
-    full = env._get_obs_state_dict(info)
-    env._obs_mode, env.obs_mode_struct = "rgb", parse_obs_mode_to_struct("rgb")
-    shown = env._get_obs_state_dict(info)
+    seen = {}
+    for mode in ("state", "rgb"):
+        env._obs_mode, env.obs_mode_struct = mode, parse_obs_mode_to_struct(mode)
+        seen[mode] = env._get_obs_state_dict(info)
     about = {
         "max_episode_steps": int(REGISTERED_ENVS[name].max_episode_steps or 1000),
         "control_hz": float(env.control_freq),
         "rewards": [*(["grasp_and_place"] if set(info) >= _GRASPS else []), *env.SUPPORTED_REWARD_MODES],
         "cameras": [_camera(env, uid, config) for uid, config in env._sensor_configs.items()],
-        "proprioception": _state_parts(env, shown),
-        "state": _state_parts(env, full),
+        "proprioception": _state_parts(env, seen["rgb"]),
+        "state": _state_parts(env, seen["state"]),
         "control_modes": _control_modes(env, actions),
     }
     if hasattr(env, "get_language_instruction"):
