@@ -1,6 +1,7 @@
 """GR00T N1.5: time and memory of acting and training a chunk, against plain code and the arithmetic floor in one run.
 
     python benchmarks/gr00t.py --out results --machine "one H200"      # full size, random weights made on the GPU
+    python benchmarks/gr00t.py --out results --parts inference,training --batches 1 32 --train-batches 64 128   # the targets
     python benchmarks/gr00t.py --out /tmp/gr00t --tiny                 # the same code on a CPU, in a minute
 
 Plain code is what one writes first: transformers' SigLIP and Qwen3 under eager mode, embodiment weights gathered for each

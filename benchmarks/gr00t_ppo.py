@@ -1,6 +1,7 @@
 """PPO with a full-size GR00T N1.5 on LIBERO, one GPU, a few steps under each scheduler: how fast, and what holds it back.
 
     python benchmarks/gr00t_ppo.py --out results --machine "one H200, 16 CPU cores"
+    python benchmarks/gr00t_ppo.py --out results --schedulers sync async-rollout --steps 9 --limit 75   # a few minutes
     python benchmarks/gr00t_ppo.py --out /tmp/gr00t --tiny                   # small sizes on the fake simulator, a CPU
 
 The work of a step: 64 environments (4 in each of 16 processes) x 80 env steps of one task of LIBERO spatial, two 256-pixel
@@ -118,6 +119,7 @@ def markdown(found: dict[str, Any]) -> str:
     rows = found["runs"]
     names = list(dict.fromkeys(key for row in rows for key in row if key != "scheduler"))
     lines = [f"# PPO of GR00T N1.5 on {found['machine']}, {found['date']}", ""]
+    lines += [found["note"], ""] if "note" in found else []
     lines += ["| | " + " | ".join(row["scheduler"] for row in rows) + " |", "|" + " --- |" * (len(rows) + 1)]
     for key in names:
         cells = [

@@ -33,7 +33,7 @@ from rlvla.noise import Noise
 from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, AlgorithmSpec, Camera, SimulatorSpec, StatePart, TaskSpec
 from rlvla.weights import acting_copy, copy_into, snapshot
-from rlvla_model_openvla_oft import OpenVlaOftConfig, tiny
+from rlvla_model_openvla_oft import LLM_LINEARS, OpenVlaOftConfig, tiny
 from rlvla_model_openvla_oft.header import DINO, SIGLIP, Header, LlamaShape, TowerShape
 from rlvla_model_openvla_oft.model import OpenVlaOftModel
 
@@ -93,10 +93,8 @@ class Plain(nn.Module):
         if adapters:
             from peft import LoraConfig, get_peft_model
 
-            names = list(model.config.lora_targets)
-            self.llama = get_peft_model(
-                self.llama, LoraConfig(r=model.config.lora_rank, lora_alpha=32, target_modules=names)
-            )
+            config = LoraConfig(r=model._lora.r, lora_alpha=32, target_modules=list(LLM_LINEARS))
+            self.llama = get_peft_model(self.llama, config)
             self.llama.to(model.network.dtype)
         self.towers, self.kind = self._towers(model)
 
@@ -512,8 +510,9 @@ def markdown(found: dict[str, Any]) -> str:
         "",
         f"torch {found['torch']}, {found['date']}; times a chunk in ms.",
         "",
+        *([found["note"], ""] if "note" in found else []),
     ]
-    for part in ("floors", "numerics", "graphs"):
+    for part in ("floors", "training_floors", "numerics", "graphs"):
         if part in found:
             lines += [f"## {part}", "", table([{"what": k, "value": v} for k, v in found[part].items()]), ""]
     for part in ("inference", "training"):
@@ -549,7 +548,7 @@ def main() -> None:
         "machine": options.machine or (torch.cuda.get_device_name() if DEVICE.type == "cuda" else "a CPU"),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
-        "options": {name: str(value) for name, value in vars(options).items()},
+        "options": {name: str(value) for name, value in vars(options).items() if name not in ("out", "machine")},
     }
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

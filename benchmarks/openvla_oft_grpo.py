@@ -5,13 +5,16 @@
 
 The work of a step: 32 environments x 128 env steps in groups of 8, two 256-pixel cameras rendered, chunks of 8, LoRA of rank
 32, one optimizer step on 512 chunks. Weights are random (made on the GPU), so no rollout succeeds and nothing is learned;
-time does not know. Phases, bounds and overlap are the run's own metrics, of all steps but the first, which warms up. Each
-scheduler runs in a process of its own.
+time does not know. The first step warms up and is left out: env steps and seconds are summed over all others (a step of
+full-async may end without any env step), phases are their means, bounds and overlap are those of the run (which leave out
+as many steps more as weights may be old). full-async plays ahead and ends by training alone, so the fewer steps, the lower
+its rate comes out: give it many. Each scheduler runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import runpy
@@ -28,7 +31,11 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "async-rollout": {"use": "async-rollout"},
     "full-async": {"use": "full-async", "max_staleness": 1},
 }
-KEYS = ("env_steps_per_second", "time/", "memory/", "train/generator_gap", "train/staleness_max", "train/samples")
+OF_RUN = ("env_steps_per_second_run", "time/run_")
+"""First parts of names of metrics that are of all steps so far."""
+MEANS = ("time/", "memory/", "train/generator_gap", "train/staleness_max", "train/samples")
+RATES = ("time/overlap_efficiency",)
+"""Ratios of single steps, whose mean says nothing."""
 
 
 def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -76,9 +83,28 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"scheduler": name, "steps": len(lines), "seconds": seconds}
     if torch.cuda.is_available():
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-    for key in lines[-1]:
-        values = [line[key] for line in lines[1:] if isinstance(line.get(key), (int, float))]
-        if key.startswith(KEYS) and values:
+    return found | summary(lines)
+
+
+def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the steps after the first were together.
+
+    Args:
+        lines: the metrics of each step, two or more; ``env_steps`` counts from the run's start.
+    """
+    first, *counted = lines
+    env_steps, seconds = counted[-1]["env_steps"] - first["env_steps"], sum(line["time/step_s"] for line in counted)
+    found: dict[str, Any] = {
+        "env_steps": env_steps,
+        "env_steps_per_second": env_steps / seconds,
+        "env_steps_of_each_step": [now["env_steps"] - before["env_steps"] for before, now in itertools.pairwise(lines)],
+        "seconds_of_each_step": [line["time/step_s"] for line in counted],
+    }
+    for key, last in counted[-1].items():
+        values = [line[key] for line in counted if isinstance(line.get(key), (int, float))]
+        if key.startswith(OF_RUN):
+            found[key] = last
+        elif key.startswith(MEANS) and key not in RATES and values:
             found[key] = sum(values) / len(values)
     return found
 
@@ -88,6 +114,7 @@ def markdown(found: dict[str, Any]) -> str:
     rows = found["runs"]
     names = list(dict.fromkeys(key for row in rows for key in row if key != "scheduler"))
     lines = [f"# GRPO of OpenVLA-OFT on {found['machine']}, {found['date']}", ""]
+    lines += [found["note"], ""] if "note" in found else []
     lines += ["| | " + " | ".join(row["scheduler"] for row in rows) + " |", "|" + " --- |" * (len(rows) + 1)]
     for key in names:
         cells = [
@@ -103,12 +130,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for openvla_oft_grpo.json and .md")
     parser.add_argument("--machine", default="", help="what the result says it was measured on")
     parser.add_argument("--schedulers", nargs="+", choices=list(SCHEDULERS), default=list(SCHEDULERS))
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6, help="training steps, 3 or more")
     parser.add_argument("--micro-batch", type=int, default=32, help="chunks in one forward and backward pass")
     parser.add_argument("--rollout", choices=("same", "fp8"), default="same", help="products while acting")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--one", choices=list(SCHEDULERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.steps < 3:
+        parser.error(
+            f"--steps: got {options.steps}, wanted 3 or more: the first is left out, and with stale weights the second"
+        )
     options.out.mkdir(parents=True, exist_ok=True)
     if options.one:
         (options.out / f"{options.one}.json").write_text(json.dumps(measure(options.one, options)))

@@ -1,5 +1,6 @@
 """The trainer: every optimizer step is of the whole minibatch, however it is cut; what cannot be trained on is skipped."""
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -212,28 +213,71 @@ def test_proximal_log_probs_are_recomputed_before_the_first_update():
     assert actor.train(feed(actor), 0).metrics["train/clip_fraction"] == 0.0
 
 
-def test_only_stale_chunks_are_evaluated_again():
-    """Fresh ones keep what was acted; where none is stale nothing is evaluated."""
-    seen = []
-    actor = trainer(algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 1})
+def watched(actor: TrainerActor) -> tuple[list[int], list]:
+    """Return where a trainer notes how many samples it evaluates at a time, and the trajectories of each step."""
+    seen: list[int] = []
+    kept: list = []
     evaluate, prepare = actor._evaluate, actor.algorithm.prepare
     actor._evaluate = lambda model, observations, replay: (
         seen.append(len(observations)) or evaluate(model, observations, replay)
     )
-    kept = []
     actor.algorithm.prepare = lambda trajectories: kept.append(trajectories.clone()) or prepare(trajectories)
+    return seen, kept
+
+
+def test_only_stale_chunks_are_evaluated_again():
+    """Fresh ones keep what was acted; where none is stale nothing is evaluated."""
+    actor = trainer(algo_options={"window": CHUNKS, "minibatch_size": None, "passes": 2})
+    seen, kept = watched(actor)
     actor.train(feed(actor), 0)
     everything = int(kept[0].exists.sum())
     assert kept[0].proximal_logp is None
-    assert seen == [everything], "something was evaluated beside the one minibatch"
+    assert seen == [everything] * 2, "something was evaluated beside the two passes"
     seen.clear()
     half = ROWS // 2
     actor.train(feed(actor, range(half), version=0) + feed(actor, range(half, ROWS), version=1), 1)
     stale = kept[1].exists & (kept[1].version < 1)
-    assert seen == [int(stale.sum()), everything]
+    assert seen == [int(stale.sum()), everything, everything]
     moved = kept[1].proximal_logp != kept[1].logp
     assert moved[stale].any()
     assert not moved[~stale].any()
+
+
+@pytest.mark.parametrize("proximal", ["stale", "recompute"])
+def test_one_optimizer_step_needs_no_pass_before_it_and_gives_the_same_bits(proximal):
+    """The first evaluation is by the weights that the step starts from; a minibatch more, or a pass, is another matter."""
+
+    def trained(at_first_visit: bool, **options):
+        made = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "proximal": proximal, **options}
+        actor = trainer(algo_options=made)
+        actor.algorithm.spec = dataclasses.replace(actor.algorithm.spec, proximal_at_first_visit=at_first_visit)
+        seen, kept = watched(actor)
+        actor.version = 1
+        tickets = feed(actor, version=0)
+        with torch.no_grad():
+            for parameter in actor.model.parameters():
+                parameter.mul_(1.3)
+        metrics = actor.train(tickets, 1).metrics
+        return weights(actor), metrics, seen, kept[0]
+
+    plain, metrics, seen, kept = trained(False)
+    samples = int(kept.exists.sum())
+    assert seen == [samples, samples]
+    assert metrics["train/behaviour_weight"] != 1.0
+    quick, its_metrics, its_seen, _ = trained(True)
+    assert its_seen == [samples]
+    assert its_metrics == metrics
+    assert all(torch.equal(quick[name], one) for name, one in plain.items())
+    for options in ({"minibatch_size": samples - 1}, {"passes": 2}):
+        assert trained(True, **options)[2][0] == samples
+        assert len(trained(True, **options)[2]) == 3
+
+
+def test_a_mask_by_proximal_weights_is_known_before_the_first_evaluation():
+    options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "behaviour_weight_max": 1.1}
+    actor = trainer(algo_options={**options, "behaviour_weight_over": "mask"})
+    assert not actor.algorithm.spec.proximal_at_first_visit
+    assert trainer(algo_options=options).algorithm.spec.proximal_at_first_visit
 
 
 def test_the_value_head_may_learn_faster():

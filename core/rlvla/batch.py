@@ -144,7 +144,7 @@ class Trajectories(TensorClass["nocast"]):
     ``spec.reference`` asks for it."""
     proximal_logp: Tensor | None = None
     """float32 ``[U, T, H, K]``: the same actions under the weights that the training step starts from; only where
-    ``spec.proximal`` asks for it."""
+    ``spec.proximal`` asks for it. NaN: as evaluated at the first visit (``spec.proximal_at_first_visit``)."""
 
 
 @dataclass

@@ -233,7 +233,8 @@ def _model_and_simulator(config: RunConfig, sim: SimulatorSpec, model: ModelSpec
     if model.action_dim is not None and model.action_dim != sim.action_dim:
         problems.append(
             f"model: {config.model.name} gives actions of {model.action_dim} dimensions, {config.sim.name} takes "
-            f"{sim.action_dim} ({', '.join(f'{part.name}: {part.size}' for part in sim.action)})"
+            f"{sim.action_dim} ({', '.join(f'{part.name}: {part.size}' for part in sim.action)}): take a checkpoint, or statistics in it, of this "
+            "simulator's robot"
         )
     return problems
 

@@ -10,7 +10,8 @@ from rlvla.errors import CheckpointError
 
 _NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?$")
 _HEADERS = ["*.json", "*merges.txt"]
-_WHOLE = [*_HEADERS, "*.safetensors", "*.model", "*_checkpoint.pt"]
+_WHOLE = [*_HEADERS, "*.safetensors", "*.model", "*_checkpoint.pt", "*.py"]
+"""``.py`` files are passed on with exports as they are, and never run."""
 
 
 def located(path: str, *, headers_only: bool = False) -> Path:
@@ -43,8 +44,8 @@ def located(path: str, *, headers_only: bool = False) -> Path:
         )
     except Exception as error:  # the library's errors, its HTTP library's, and the system's
         raise CheckpointError(
-            f"model.path: {path}: no such folder, and the model hub did not give it: {type(error).__name__}: "
-            f"{str(error).strip().partition(chr(10))[0]}"
+            f"model.path: {path}: no such folder here, and not found on the model hub ({type(error).__name__}: "
+            f"{str(error).strip().partition(chr(10))[0]}): correct the path, or the name and revision, or the connection"
         ) from error
     return Path(found)
 

@@ -228,6 +228,9 @@ class AlgorithmSpec:
     proximal: Literal["none", "stale", "all"] = "none"
     """Needs ``Trajectories.proximal_logp``: samples evaluated once before the step's first update; those of older versions,
     and nothing where there are none (``stale``), or all."""
+    proximal_at_first_visit: bool = False
+    """Takes NaN for these, in a training step of one optimizer step: then they are what ``evaluate`` gives there, and no pass
+    over the samples comes before it."""
     entropy_bonus: bool = False
     value_learning_rate_scale: float = 1.0
     """What the learning rate is multiplied by for ``Model.value_head``."""

@@ -29,7 +29,7 @@ def read_shards(folder: Path, shards: Sequence[Path]) -> dict[str, Tensor]:
     if lost := missing(shards):
         raise CheckpointError(f"{folder} lacks {', '.join(lost)}, named in {INDEX}: download it again")
     if not shards:
-        raise CheckpointError(f"{folder} holds no weights (model.safetensors, or shards and {INDEX})")
+        raise CheckpointError(f"{folder} holds no weights (model.safetensors, or shards and {INDEX}): download them")
     found: dict[str, Tensor] = {}
     for file in shards:
         found |= {public_name(name): tensor for name, tensor in read_tensors(file).items()}
@@ -49,12 +49,19 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         else:
             found = load_file(file)
     except (OSError, SafetensorError, RuntimeError, AttributeError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
+        raise CheckpointError(
+            f"{file} cannot be read: {error}; it is damaged or incomplete: download it again"
+        ) from error
     except Exception as error:  # an unpickler refuses objects by errors of its own
-        raise CheckpointError(f"{file} cannot be read safely: {type(error).__name__}: {error}") from error
+        raise CheckpointError(
+            f"{file} cannot be read safely: {type(error).__name__}: {error}; wanted a file of tensors alone, as a state_dict"
+        ) from error
     bad = [name for name, tensor in found.items() if not _is_finite(tensor)]
     if bad:
-        raise CheckpointError(f"{file} holds weights that are not finite: {_listed(bad)}")
+        raise CheckpointError(
+            f"{file} holds weights that are not finite: {_listed(bad)}; download it again, or take an earlier checkpoint of "
+            "the training that wrote it"
+        )
     return found
 
 
@@ -63,10 +70,16 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def fingerprint(file: Path) -> str:
-    """Return size and SHA-256 of a file's first and last MiB: other weights give another one, in no time."""
-    size, mib = file.stat().st_size, 1 << 20
+    """Return size and SHA-256 of a file's first and last MiB and of 512 samples between: other weights give another one.
+
+    It takes no time, and a matrix of a 500th of the file or more is in it.
+    """
+    size, mib, sample = file.stat().st_size, 1 << 20, 1 << 12
     with file.open("rb") as stream:
         digest = hashlib.sha256(stream.read(mib))
+        for number in range(512) if size > 2 * mib else ():
+            stream.seek(mib + (size - 2 * mib) * number // 512)
+            digest.update(stream.read(sample))
         stream.seek(max(0, size - mib))
         digest.update(stream.read(mib))
     return f"{size} bytes, {digest.hexdigest()[:16]}"
@@ -95,7 +108,8 @@ def compare(where: object, wanted: Mapping[str, Tensor], found: Mapping[str, Ten
         *([f"of another shape ({len(other)}): {'; '.join(other[:6])}{' ...' if other[6:] else ''}"] if other else []),
     ]
     if lines:
-        raise CheckpointError("\n  ".join([f"{where} does not hold the weights of this model:", *lines]))
+        what = f"{where} does not hold the weights of this model (config.json and weights must be of one checkpoint):"
+        raise CheckpointError("\n  ".join([what, *lines]))
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -167,13 +167,28 @@ class TrainerActor:
             with products_in(self.config.precision, self._device):
                 values = [self.model.value(self.model.preprocess(part))[:, 0] for part in parts]
             trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
-        if spec.proximal == "all":
-            trajectories.proximal_logp = self._logp(self.model, data)
-        elif spec.proximal == "stale" and (stale := trajectories.exists & (trajectories.version < self.version)).any():
-            trajectories.proximal_logp = self._logp(self.model, data, only=stale)
+        if spec.proximal != "none":
+            self._fill_proximal(data)
         if spec.reference:
             with self.model.reference() or nullcontext():
                 trajectories.reference_logp = self._logp(self._reference or self.model, data)
+
+    def _fill_proximal(self, data: Assembled) -> None:
+        """Add log-probs under the weights that the training step starts from: of all samples, or of older versions'.
+
+        Where the whole training step is one optimizer step, its own evaluation is by these weights: NaN stands for that.
+        """
+        spec, trajectories = self.algorithm.spec, data.trajectories
+        wanted = trajectories.exists
+        if spec.proximal == "stale":
+            wanted = wanted & (trajectories.version < self.version)
+        at_first_visit = spec.proximal_at_first_visit and spec.passes == 1
+        if at_first_visit and self._minibatches(int(trajectories.exists.sum()))[1] == 1:
+            if wanted.any():
+                trajectories.proximal_logp = trajectories.logp.clone()
+                trajectories.proximal_logp[wanted] = math.nan
+        elif spec.proximal == "all" or wanted.any():
+            trajectories.proximal_logp = self._logp(self.model, data, only=wanted)
 
     def _logp(self, model: Model, data: Assembled, only: Tensor | None = None) -> Tensor:
         """Return log-probs of what was played under a model, ``[U, T, H, K]``; as they were acted but for ``only`` ``[U, T]``."""
@@ -222,8 +237,7 @@ class TrainerActor:
 
     def _passes(self, data: Assembled, batch: TensorDict, step: int) -> dict[str, float]:
         spec, samples = self.algorithm.spec, len(batch)
-        size = max(1, spec.minibatch_size // ranks.world()) if spec.minibatch_size else samples
-        minibatches = int(ranks.largest(math.ceil(samples / size)))
+        size, minibatches = self._minibatches(samples)
         whole = Sums()
         for number in range(spec.passes):
             if spec.unit == "demonstration" and number == 0:
@@ -240,6 +254,12 @@ class TrainerActor:
             if self.algorithm.stop(this_pass.means()):
                 break
         return {f"train/{name}": value for name, value in whole.means().items()} | {"train/passes": float(number + 1)}
+
+    def _minibatches(self, samples: int) -> tuple[int, int]:
+        """Return samples of a minibatch on this rank, and how many minibatches a pass has on all ranks."""
+        wanted = self.algorithm.spec.minibatch_size
+        size = max(1, wanted // ranks.world() if wanted else samples)
+        return size, int(ranks.largest(math.ceil(samples / size)))
 
     def _optimizer_step(
         self, data: Assembled, batch: TensorDict, chosen: Tensor, key: tuple[int, int, int], sums: Sums

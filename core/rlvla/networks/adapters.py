@@ -5,6 +5,8 @@ peft wraps the layers and keeps the adapters' weights; the products are made in 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
@@ -56,6 +58,11 @@ def weights(network: nn.Module) -> dict[str, nn.Parameter]:
         for name, parameter in network.named_parameters()
         if ".lora_" in name
     }
+
+
+def layers(names: Iterable[str]) -> list[str]:
+    """Return the layers, under their public names, that weights under peft's names are adapters of."""
+    return sorted({name.removeprefix(_PREFIX).partition(".lora_")[0] for name in names})
 
 
 @torch.no_grad()

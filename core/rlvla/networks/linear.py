@@ -92,12 +92,12 @@ def project(x: Tensor, *modules: nn.Module, rows: slice | None = None) -> Tensor
         rows: these outputs only (one layer).
     """
     layers = [base(module) for module in modules]
-    chosen = rows if rows is not None else slice(None)
-    weight = _stacked([layer.weight for layer in layers])[chosen].to(x.dtype)  # type: ignore[misc]
+    weight = _chosen(_stacked([layer.weight for layer in layers]), rows).to(x.dtype)  # type: ignore[misc]
     bias: Tensor | None = None
     if layers[0].bias is not None:
-        bias = torch.cat([layer.bias for layer in layers])[chosen].to(x.dtype)  # type: ignore[misc]
-    parts, down, up = _adapters(modules, chosen, x.dtype)
+        biases: list[Tensor] = [layer.bias for layer in layers]  # type: ignore[misc]
+        bias = _chosen(torch.cat(biases) if len(biases) > 1 else biases[0], rows).to(x.dtype)
+    parts, down, up = _adapters(modules, rows, x.dtype)
     flat = x.reshape(-1, x.shape[-1])
     quick = getattr(layers[0], QUANTISED, {}).get(len(layers)) if rows is None and not torch.is_grad_enabled() else None
     if quick is not None:
@@ -122,8 +122,13 @@ def project_gelu(x: Tensor, module: nn.Module) -> Tensor:
     return out.view(*x.shape[:-1], len(weight))
 
 
+def _chosen(tensor: Tensor, rows: slice | None) -> Tensor:
+    """Return some rows; all of them without an operation, whose gradient would be zeros and a copy."""
+    return tensor if rows is None else tensor[rows]
+
+
 def _adapters(
-    modules: Sequence[nn.Module], rows: slice, dtype: torch.dtype
+    modules: Sequence[nn.Module], rows: slice | None, dtype: torch.dtype
 ) -> tuple[list[_Part], Tensor | None, list[Tensor]]:
     """Return where each adapter adds, their A of all layers ``[L, I]``, and each B ``[outputs, rank]``."""
     parts: list[_Part] = []
@@ -131,10 +136,11 @@ def _adapters(
     up: list[Tensor] = []
     first = rank = 0
     for module in modules:
-        outputs = len(base(module).weight[rows])  # type: ignore[index]
+        weight: Tensor = base(module).weight  # type: ignore[assignment]
+        outputs = len(_chosen(weight, rows))
         if hasattr(module, "base_layer") and not _WITHOUT_ADAPTERS.get():
             down.append(module.lora_A[ADAPTER].weight.to(dtype))  # type: ignore[index,union-attr]
-            up.append(module.lora_B[ADAPTER].weight[rows].to(dtype))  # type: ignore[index,union-attr]
+            up.append(_chosen(module.lora_B[ADAPTER].weight, rows).to(dtype))  # type: ignore[index,union-attr]
             size = len(down[-1])
             parts.append((first, first + outputs, rank, rank + size, float(module.scaling[ADAPTER])))  # type: ignore[index]
             rank += size

@@ -97,7 +97,7 @@ class PolicyObjective:
             reductions.reduce_to_level(x_SHK, valid_SH, level) for x_SHK in (evaluation.logp, batch["logp"])
         )
         mask, counted = reductions.mask_at_level(valid_SH, batch["logp"].shape[-1], level), self._counted(batch)
-        proximal_logp = self._proximal(batch, logp, old_logp)
+        proximal_logp = self._proximal(batch, evaluation, logp, old_logp)
         weight = losses.behaviour_weight(
             proximal_logp, old_logp, highest=options.behaviour_weight_max, over=options.behaviour_weight_over
         )
@@ -141,11 +141,13 @@ class PolicyObjective:
             losses.behaviour_weight(proximal, behaviour, highest=options.behaviour_weight_max, over="mask") > 0
         )
 
-    def _proximal(self, batch: TensorDict, logp: Tensor, old_logp: Tensor) -> Tensor:
+    def _proximal(self, batch: TensorDict, evaluation: Evaluation, logp: Tensor, old_logp: Tensor) -> Tensor:
         """Return the log-probs that the clip is centred on, ``[S, h, k]``, without gradient."""
         how = self.options.proximal
         if self._evaluated_again:
-            return reductions.reduce_to_level(batch["proximal_logp"], batch["valid"], self.options.ratio_level)
+            given_SHK, now_SHK = batch["proximal_logp"], reductions.at_least_fp32(evaluation.logp.detach())
+            anchor_SHK = torch.where(given_SHK.isnan(), now_SHK.to(given_SHK.dtype), given_SHK)
+            return reductions.reduce_to_level(anchor_SHK, batch["valid"], self.options.ratio_level)
         if how in ("behaviour", "stale"):
             return old_logp
         if how == "interpolate":

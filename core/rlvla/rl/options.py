@@ -74,6 +74,11 @@ def proximal_of(options: PolicyOptions) -> Literal["none", "stale", "all"]:
     return "stale" if options.proximal == "stale" and options.gaussian_width is None else "none"
 
 
+def first_visit_suffices(options: PolicyOptions) -> bool:
+    """Say whether proximal log-probs may be those of the first evaluation; not where they decide on the denominator."""
+    return proximal_of(options) != "none" and options.behaviour_weight_over != "mask"
+
+
 def problems(options: PolicyOptions, credit_level: CreditLevel) -> list[str]:
     """Return what cannot work among the shared options, a line each: path, got, wanted."""
     found: list[str] = []

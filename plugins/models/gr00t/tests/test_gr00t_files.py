@@ -282,6 +282,42 @@ def test_embodiments_rows_of_another_count_are_reported(copy):
         worlds.make(copy)
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("max", "high", r"min and max of its state 'joints' are not lists of numbers"),
+        ("max", [1.0], r"min and max of its state 'joints' are of different lengths"),
+    ],
+)
+def test_damaged_statistics_are_named(copy, part, value, words):
+    file = copy / "experiment_cfg/metadata.json"
+    data = json.loads(file.read_text())
+    data["gr1"]["statistics"]["state"]["joints"][part] = value
+    file.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=words):
+        described(copy)
+    file.write_text(json.dumps({**data, "gr1": {"statistics": {"state": []}}}))
+    with pytest.raises(
+        CheckpointError, match=r"metadata\.json: modalities of 'gr1' is missing or no object of objects"
+    ):
+        described(copy)
+
+
+@pytest.mark.parametrize(
+    ("change_of", "words"),
+    [
+        ({"hidden_size": "large"}, r"action_head_cfg\.hidden_size is 'large', wanted a number above 0"),
+        ({"diffusion_model_cfg": {"num_layers": 0}}, r"diffusion_model_cfg\.num_layers is 0, wanted a number above 0"),
+        ({"vl_self_attention_cfg": 4}, r"vl_self_attention_cfg is a int, wanted an object"),
+    ],
+)
+def test_damaged_sizes_are_named(copy, change_of, words):
+    config = json.loads((copy / "config.json").read_text())
+    change(copy / "config.json", action_head_cfg={**config["action_head_cfg"], **change_of})
+    with pytest.raises(CheckpointError, match=words):
+        described(copy)
+
+
 def test_sizes_that_do_not_go_together(copy):
     config = json.loads((copy / "config.json").read_text())
     change(copy / "config.json", action_head_cfg={**config["action_head_cfg"], "backbone_embedding_dim": 64})

@@ -55,7 +55,7 @@ def test_training_changes_what_is_tuned_and_nothing_else(line, tmp_path, options
         before, trained = weights_of(run), set(model.trainable())
         run.train()
         after = weights_of(run)
-        acting = run._engine.generator.actor.model
+        acting = run._engine.generators[0].actor.model
     held = {one.dtype for name, one in acting.named_parameters() if "to_q.weight" in name}
     assert held == {model.network.dtype}  # beside the trainer's fp32
     changed = {name for name in before if not torch.equal(before[name], after[name])}

@@ -22,6 +22,13 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny OpenVLA-OFT with three action dimensions, all heads, and statistics of two data sets."""
+    """A tiny OpenVLA-OFT with three action dimensions and statistics of two data sets."""
     place = tmp_path_factory.mktemp("checkpoint")
+    return tiny.write(place, action_dim=3, state_dim=4, data_sets=("reach_no_noops", "other"))
+
+
+@pytest.fixture(scope="session")
+def headed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with L1 head and proprio projector, which ``worlds.HEADED`` uses."""
+    place = tmp_path_factory.mktemp("headed")
     return tiny.write(place, action_dim=3, state_dim=4, heads=True, data_sets=("reach_no_noops", "other"))

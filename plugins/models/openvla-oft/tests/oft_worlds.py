@@ -15,7 +15,9 @@ from rlvla.specs import ActionPart, AlgorithmSpec, Camera, SimulatorSpec, StateP
 
 TEXTS = ["pick up the black bowl", "Put it on the plate, then open the drawer", "Ünïcode 🤖"]
 LLM = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-COMMON = {"unnorm_key": "reach", "horizon": 2, "dtype": "fp32", "lora_rank": 4}
+COMMON = {"unnorm_key": "reach", "horizon": 2, "dtype": "fp32"}
+HEADED = {"head": "l1", "proprio": True}
+"""Options for a checkpoint with heads."""
 
 
 def simulator_spec(**changes: Any) -> SimulatorSpec:
@@ -31,19 +33,30 @@ def simulator_spec(**changes: Any) -> SimulatorSpec:
     return SimulatorSpec(**{**settings, **changes})
 
 
+def options_of(changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a model's options: small adapters, where there are any."""
+    lora = {"lora_rank": 4} if changes.get("tune", "lora") == "lora" else {}
+    return {**COMMON, **lora, **changes}
+
+
 def make(
-    path: Path | str, spec: SimulatorSpec | None = None, values: str | None = "chunk", seed: int = 0, **options: Any
+    path: Path | str,
+    spec: SimulatorSpec | None = None,
+    values: str | None = "chunk",
+    seed: int = 0,
+    moved: bool = True,
+    **options: Any,
 ):
-    """Return a model of a checkpoint, its adapters moved so that they matter."""
+    """Return a model of a checkpoint, its adapters moved so that they matter (or as they were read)."""
     plugin = rlvla.find("model", "openvla-oft")
     level: Any = values or "chunk"
     algorithm = AlgorithmSpec("window", credit_level=level, ratio_level="token", values=values is not None)
-    config = plugin.config(**{"path": str(path), **COMMON, **options})
+    config = plugin.config(**{"path": str(path), **options_of(options)})
     generator = torch.Generator().manual_seed(seed)
     model = plugin.load()(config, spec or simulator_spec(), algorithm, generator=generator)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if moved and "lora_B" in name:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
     return model.to("cpu")
 

@@ -6,9 +6,9 @@ from rlvla.specs import ActionPart
 from rlvla.testing import ModelConformance
 
 ACTION = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "gripper", closes_at="high"))
-COMMON = {"unnorm_key": "reach", "horizon": 2, "dtype": "fp32", "lora_rank": 4, "keep_vision": False}
-L1 = {"head": "l1", "gaussian": "learned", "decoding": "parallel", "tune": "full", "rollout": "fp8"}
-TOKENS = {"head": "tokens", "top_k": 5, "keep_vision": True, "decoding": "parallel", "tune": "lora"}
+COMMON = {"unnorm_key": "reach", "horizon": 2, "dtype": "fp32"}
+TOP = {"top_k": 5, "keep_vision": True, "temperature": 1.2}
+FULL = {"tune": "full", "rollout": "fp8", "lora_rank": None}
 
 
 class _Oft(ModelConformance):
@@ -18,21 +18,28 @@ class _Oft(ModelConformance):
     action = ACTION
     rows = 3
     place: ClassVar[Any]
+    fixture = "checkpoint"
     options: ClassVar[dict[str, Any]] = {}
+    further: ClassVar[tuple[dict[str, Any], ...]] = ()
 
     @pytest.fixture(autouse=True)
-    def _checkpoint(self, checkpoint):
-        type(self).config = {"path": str(checkpoint), **COMMON, **self.options}
-        type(self).variations = (L1, TOKENS)
+    def _checkpoint(self, request):
+        path = request.getfixturevalue(self.fixture)
+        type(self).config = {"path": str(path), **COMMON, **self.options}
+        type(self).variations = self.further
 
 
 class TestTokens(_Oft):
-    options = {"cameras": ("primary", "wrist")}
+    options = {"cameras": ("primary", "wrist"), "lora_rank": 4}
+    further = (TOP, FULL)
 
 
 class TestL1(_Oft):
-    options = {"head": "l1", "gaussian": "learned", "proprio": True}
+    fixture = "headed"
+    options = {"head": "l1", "gaussian": "learned", "proprio": True, "lora_rank": 4}
+    further = (FULL,)
 
 
 class TestAutoregressive(_Oft):
     options = {"decoding": "autoregressive", "horizon": 1, "preset": "rlinf", "tune": "full", "tune_vision": True}
+    further = ({"top_k": 5, "temperature": 1.2}, {"decoding": "parallel"})

@@ -41,7 +41,7 @@ def plugin():
 
 
 def described(path: Path, **options):
-    return plugin().describe(plugin().config(**{"path": str(path), **worlds.COMMON, **options}))
+    return plugin().describe(plugin().config(**{"path": str(path), **worlds.options_of(options)}))
 
 
 # ---- whole checkpoints ------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def described(path: Path, **options):
 
 def test_merged_export_is_a_public_checkpoint_that_acts_alike(checkpoint, tmp_path):
     model, seen = (
-        worlds.make(checkpoint, tune_vision=True, lora_targets=(*worlds.LLM, "qkv", "fc1")),
+        worlds.make(checkpoint, tune_vision=True),
         worlds.observation(3),
     )
     model.export(tmp_path / "out")
@@ -87,21 +87,21 @@ def test_a_saved_adapter_starts_a_model_and_names_its_base(checkpoint, tmp_path)
     assert again.reference() is None
 
 
-def test_heads_alone_name_the_checkpoint_they_stand_on(checkpoint, tmp_path):
-    model, seen = worlds.make(checkpoint, tune="heads", head="l1"), worlds.observation(2)
+def test_heads_alone_name_the_checkpoint_they_stand_on(headed, tmp_path):
+    model, seen = worlds.make(headed, tune="heads", **worlds.HEADED), worlds.observation(2)
     with torch.no_grad():
         for parameter in model.trainable().values():
             parameter.mul_(1.5)
     model.save(tmp_path / "heads")
     assert not list((tmp_path / "heads").glob("model*"))
-    again = worlds.make(tmp_path / "heads", tune="heads", head="l1", seed=3)
-    other = worlds.make(checkpoint, tune="heads", head="l1", seed=4)
+    again = worlds.make(tmp_path / "heads", tune="heads", **worlds.HEADED, seed=3)
+    other = worlds.make(headed, tune="heads", **worlds.HEADED, seed=4)
     other.load(tmp_path / "heads")
     for one in (again, other):
         assert torch.equal(worlds.act(one, seen).logp, worlds.act(model, seen).logp)
         assert torch.equal(worlds.act(one, seen).value, worlds.act(model, seen).value)
-    worlds.make(tmp_path / "heads", tune="lora").save(tmp_path / "adapter")
-    assert json.loads((tmp_path / "adapter/config.json").read_text())["rlvla_base"] == str(checkpoint)
+    worlds.make(tmp_path / "heads", **worlds.HEADED).save(tmp_path / "adapter")
+    assert json.loads((tmp_path / "adapter/config.json").read_text())["rlvla_base"] == str(headed)
 
 
 def test_full_tuning_saves_and_loads_all_weights_exactly(checkpoint, tmp_path):
@@ -114,6 +114,66 @@ def test_full_tuning_saves_and_loads_all_weights_exactly(checkpoint, tmp_path):
     again.load(tmp_path / "whole")
     assert torch.equal(worlds.act(again, seen).logp, worlds.act(model, seen).logp)
     assert all(torch.equal(one, again.trainable()[name]) for name, one in model.trainable().items())
+
+
+def test_exported_heads_are_public_files_and_a_runs_own_hold_no_pickle(headed, tmp_path):
+    model, seen = worlds.make(headed, **worlds.HEADED), worlds.observation(2)
+    model.export(tmp_path / "out")
+    model.save(tmp_path / "own")
+    assert not list((tmp_path / "own").glob("*.pt"))
+    for kind in ("action_head", "proprio_projector"):
+        (file,) = (tmp_path / "out").glob(f"{kind}--*")
+        found = torch.load(file, weights_only=True)
+        original = torch.load(headed / f"{kind}--7_checkpoint.pt", weights_only=True)
+        assert file.name == f"{kind}--latest_checkpoint.pt"
+        assert {name: one.shape for name, one in found.items()} == {name: one.shape for name, one in original.items()}
+        mine = getattr(model.network, kind).state_dict()
+        assert all(torch.equal(one, mine[name]) for name, one in found.items())
+    again = worlds.make(tmp_path / "out", tune="heads", **worlds.HEADED)
+    torch.testing.assert_close(worlds.act(again, seen).actions, worlds.act(model, seen).actions, rtol=0, atol=0.05)
+
+
+CODE = ("configuration_prismatic.py", "modeling_prismatic.py", "processing_prismatic.py")
+MAPS = {"AutoConfig": f"{CODE[0][:-3]}.OpenVLAConfig", "AutoProcessor": [None, f"{CODE[2][:-3]}.PrismaticProcessor"]}
+
+
+def test_public_code_goes_through_an_export_as_it_is_and_is_named_only_where_it_lies(checkpoint, copy, tmp_path):
+    for file in ("config.json", "preprocessor_config.json"):
+        change(copy / file, auto_map=MAPS)
+    (copy / "processor_config.json").write_text('{"auto_map": {"AutoProcessor": "someone/code--processing.Processor"}}')
+    for name in CODE:
+        (copy / name).write_text("raise SystemExit('never run')\n")
+    model = worlds.make(copy)
+    model.export(tmp_path / "with")
+    model.save(tmp_path / "adapter")
+    (copy / CODE[2]).unlink()
+    model.export(tmp_path / "without")
+
+    def auto_map(folder, file="config.json"):
+        return json.loads((tmp_path / folder / file).read_text()).get("auto_map")
+
+    assert auto_map("with") == auto_map("with", "preprocessor_config.json") == MAPS
+    assert all((tmp_path / "with" / name).read_text() == "raise SystemExit('never run')\n" for name in CODE)
+    assert auto_map("with", "processor_config.json") is not None
+    assert auto_map("without") is auto_map("without", "preprocessor_config.json") is auto_map("adapter") is None
+    assert not list((tmp_path / "adapter").glob("*.py"))
+
+
+@pytest.mark.parametrize("tune", ["lora", "full"])
+def test_what_started_from_drawn_weights_holds_its_trained_ones(tmp_path, tune):
+    place = tiny.write(tmp_path / "random", action_dim=3, state_dim=4, data_sets=("reach",), weights=False, seed=5)
+    model, seen = worlds.make(place, tune=tune), worlds.observation(2)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.5)
+    model.save(tmp_path / "saved")
+    model.export(tmp_path / "export")
+    wanted = worlds.act(model, seen, greedy=True)
+    saved = worlds.make(tmp_path / "saved", tune=tune, moved=False, seed=2)
+    assert torch.equal(worlds.act(saved, seen, greedy=True).logp, wanted.logp)
+    export = worlds.make(tmp_path / "export", tune="heads", seed=2)
+    assert export.header.random_seed is None
+    torch.testing.assert_close(worlds.act(export, seen).value, worlds.act(model, seen).value, rtol=0, atol=0.05)
 
 
 def test_names_that_lora_training_left_are_understood(checkpoint, copy):
@@ -165,9 +225,6 @@ def test_pictures_are_normalised_as_the_checkpoint_says(checkpoint, copy):
     assert torch.equal(worlds.act(worlds.make(copy), seen).logp, before)
     file.write_text(json.dumps({"means": [[0.4, 0.4, 0.4], [0.5, 0.5, 0.5]]}))
     assert not torch.equal(worlds.act(worlds.make(copy), seen).logp, before)
-    file.write_text(json.dumps({"stds": [[1.0], [1.0]]}))
-    with pytest.raises(CheckpointError, match="wanted three numbers for each tower"):
-        worlds.make(copy)
 
 
 # ---- bad input --------------------------------------------------------------------------------------------------------
@@ -227,9 +284,11 @@ def test_statistics_of_another_action_dimension(checkpoint):
         worlds.make(checkpoint, six)
 
 
-def test_statistics_of_another_state_dimension(checkpoint):
-    with pytest.raises(ConfigError, match=r"have 4 state dimensions, the simulator gives 9"):
-        worlds.make(checkpoint, worlds.simulator_spec(state=(StatePart("joints", 9),)), proprio=True)
+def test_statistics_of_another_state_dimension(headed):
+    with pytest.raises(
+        ConfigError, match=r"have 4 state dimensions, the simulator gives 9.*set model\.proprio to False"
+    ):
+        worlds.make(headed, worlds.simulator_spec(state=(StatePart("joints", 9),)), **worlds.HEADED)
 
 
 def test_statistics_without_the_asked_percentiles(copy):
@@ -289,7 +348,7 @@ def test_adapter_of_another_rank(checkpoint, tmp_path):
     worlds.make(checkpoint).save(tmp_path / "adapter")
     with pytest.raises(ConfigError, match=r"model\.lora_rank: got 8, the adapter in .* has rank 4"):
         described(tmp_path / "adapter", lora_rank=8)
-    with pytest.raises(CheckpointError, match=r"rank 4; model\.lora_rank is 8"):
+    with pytest.raises(CheckpointError, match=r"has rank 4; model\.lora_rank makes it 8 here"):
         worlds.make(checkpoint, lora_rank=8).load(tmp_path / "adapter")
     with pytest.raises(ConfigError, match=r"model\.tune: got 'full'"):
         described(tmp_path / "adapter", tune="full")

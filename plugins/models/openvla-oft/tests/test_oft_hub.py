@@ -38,14 +38,14 @@ def test_describing_downloads_headers_alone(hub: FakeHub):
 
 
 def test_a_model_is_downloaded_once_and_its_revision_is_recorded(hub: FakeHub, checkpoint: Path):
-    model = worlds.make(f"{NAME}@v2", proprio=True)
+    model = worlds.make(f"{NAME}@v2")
     assert model.manifest()["revision"] == COMMIT
     assert model.manifest()["path"] == f"{NAME}@v2"
     seen = worlds.observation(2)
-    assert torch.equal(worlds.act(model, seen).logp, worlds.act(worlds.make(checkpoint, proprio=True), seen).logp)
+    assert torch.equal(worlds.act(model, seen).logp, worlds.act(worlds.make(checkpoint), seen).logp)
     before = hub.downloads()
     assert len(set(before)) == len(before)
-    worlds.make(f"{NAME}@v2", proprio=True)
+    worlds.make(f"{NAME}@v2")
     assert hub.downloads() == before
 
 
@@ -77,10 +77,10 @@ def test_an_adapter_names_its_base_by_commit(hub: FakeHub, tmp_path, monkeypatch
 
 
 def test_what_the_hub_does_not_have_is_named(hub: FakeHub):
-    with pytest.raises(CheckpointError, match=r"someone/other: no such folder, and the model hub did not give it"):
+    with pytest.raises(CheckpointError, match=r"someone/other: no such folder here, and not found on the model hub"):
         describe("someone/other")
     with pytest.raises(
-        CheckpointError, match=r"someone/tiny-oft@v9: no such folder, and the model hub did not give it"
+        CheckpointError, match=r"someone/tiny-oft@v9: no such folder here, and not found on the model hub"
     ):
         describe(f"{NAME}@v9")
 
@@ -88,7 +88,7 @@ def test_what_the_hub_does_not_have_is_named(hub: FakeHub):
 def test_no_hub_at_all(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(CheckpointError, match="the model hub did not give it"):
+    with pytest.raises(CheckpointError, match="no such folder here, and not found on the model hub"):
         describe(NAME)
     with pytest.raises(ConfigError, match=r"model\.unnorm_key"):
         describe(str(checkpoint), unnorm_key="nothing")

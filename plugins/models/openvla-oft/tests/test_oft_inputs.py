@@ -18,11 +18,11 @@ import rlvla
 from rlvla.conventions import euler_to_axis_angle
 from rlvla.errors import ConfigError
 from rlvla.networks.pictures import resampling
-from rlvla.specs import ActionPart, Camera
+from rlvla.specs import ActionPart, Camera, TaskSpec
 from rlvla_model_openvla_oft import jpeg
 from rlvla_model_openvla_oft.actions import CENTRES, ActionCodec, value_of
 from rlvla_model_openvla_oft.header import Statistics
-from rlvla_model_openvla_oft.pictures import Pictures, cropping
+from rlvla_model_openvla_oft.pictures import Pictures, cropping, saturated
 
 
 def config(**options):
@@ -135,6 +135,25 @@ def test_the_crop_keeps_nine_tenths_of_the_area_not_of_the_side():
     picture = torch.randn(1, 1, 224, 224, generator=torch.Generator().manual_seed(0))
     wanted = F.grid_sample(picture, F.affine_grid(theta, [1, 1, 224, 224], align_corners=True), align_corners=True)
     torch.testing.assert_close(cropping(224) @ picture @ cropping(224).T, wanted, rtol=0, atol=1e-3)
+
+
+def test_a_cropped_picture_is_what_the_public_evaluation_makes_of_it():
+    """A hand-made picture: rows of 0, 55, 110, 165 and 220, of the size that the crop wants.
+
+    Of its four steps sqrt(0.9) is kept, so rows are read at 0.10263 and then every 0.94868: 5.645, 57.822, 110, 162.178 and
+    214.355. The public conversion to uint8 takes the whole part of 255.5 / 255 times that; rounding would give 6 and 58.
+    """
+    spec = worlds.simulator_spec(cameras=(Camera("front", 5, 5),))
+    shown = worlds.observation(1, spec)
+    shown.images["front"] = torch.arange(0, 221, 55, dtype=torch.uint8)[None, :, None, None].expand(1, 5, 5, 3)
+    pictures = Pictures(spec.cameras, 5, "lanczos", through_jpeg=False, crop=True, mirrored=None)
+    got = pictures(shown)[0, 0]
+    assert got[0, :, 0].tolist() == [5, 57, 110, 162, 214]
+    assert (got == got[:1, :, :1]).all()
+    values = torch.tensor([0.0, 0.49, 0.997, 0.999, 127.7, 127.76, 254.4, 254.5, 255.0])
+    assert saturated(values).tolist() == [0, 0, 0, 1, 127, 128, 254, 254, 255]
+    whole = torch.arange(256.0)
+    assert torch.equal(saturated(whole), whole)
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(256, 224), (96, 224), (640, 28)])
@@ -271,13 +290,20 @@ def test_pictures_are_scaled_in_full_precision_whatever_the_products_of_training
 
 
 def test_a_prompt_beyond_its_width_is_named(checkpoint):
+    spec = worlds.simulator_spec(tasks=(TaskSpec("task", worlds.TEXTS[0]),))
+    with pytest.raises(
+        ConfigError, match=r"model\.prompt_tokens: got 16, but the prompt of 'pick up the black bowl' has"
+    ):
+        worlds.make(checkpoint, spec, prompt_tokens=16)  # before a simulator starts
     model = worlds.make(checkpoint, prompt_tokens=16)
-    with pytest.raises(ValueError, match=r"has \d+ tokens, model.prompt_tokens is 16: raise it"):
+    with pytest.raises(
+        ConfigError, match=r"model\.prompt_tokens: got 16, but the prompt of .* has \d+ tokens: raise it"
+    ):
         model.preprocess(worlds.observation(1))
 
 
-def test_the_state_is_scaled_to_its_percentiles_and_clipped(checkpoint):
-    model = worlds.make(checkpoint, proprio=True)
+def test_the_state_is_scaled_to_its_percentiles_and_clipped(headed):
+    model = worlds.make(headed, **worlds.HEADED)
     seen = worlds.observation(3)
     torch.testing.assert_close(model.preprocess(seen)["state"], seen.state.clamp(-1, 1), rtol=0, atol=1e-6)
     other = seen.clone()

@@ -205,12 +205,41 @@ def test_padding_changes_neither_actions_nor_log_probs(checkpoint):
         torch.testing.assert_close(one.value, other.value, rtol=0, atol=1e-5)
 
 
-def test_recomputed_ratio_is_exactly_one(checkpoint):
-    for options in ({}, {"top_k": 7, "keep_vision": True}, {"head": "l1", "proprio": True}):
-        model, seen = worlds.make(checkpoint, **options), worlds.observation(4)
+def test_recomputed_ratio_is_exactly_one(checkpoint, headed):
+    for path, options in ((checkpoint, {}), (checkpoint, {"top_k": 7, "keep_vision": True}), (headed, worlds.HEADED)):
+        model, seen = worlds.make(path, **options), worlds.observation(4)
         action = worlds.act(model, seen)
         evaluation = model.evaluate(model.preprocess(seen), action.replay)
         assert torch.equal((evaluation.logp - action.logp).exp(), torch.ones_like(action.logp))
+
+
+@pytest.mark.parametrize("top_k", [None, 7])
+def test_recomputed_ratio_of_tokens_one_after_another_is_one_but_for_rounding(checkpoint, top_k):
+    """Acting multiplies one token at a time, training all of them: products of other shapes round otherwise."""
+    model, seen = worlds.make(checkpoint, decoding="autoregressive", horizon=1, top_k=top_k), worlds.observation(4)
+    action = worlds.act(model, seen)
+    evaluation = model.evaluate(model.preprocess(seen), action.replay)
+    torch.testing.assert_close(evaluation.logp, action.logp, rtol=0, atol=5e-6)
+    torch.testing.assert_close(evaluation.value, action.value, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "besides"),
+    [({}, 6 + 1), ({"preset": "rlinf"}, 6), ({"decoding": "autoregressive", "horizon": 1}, 3 - 1)],
+)
+def test_tokens_are_counted_as_the_network_sees_them(checkpoint, monkeypatch, options, besides):
+    """Slots and, in parallel decoding, the stop token; in the other, no token after the last one chosen."""
+    model, seen = worlds.make(checkpoint, **options), worlds.observation(1)
+    lengths, forward = [], type(model.network.language_model.model).forward
+
+    def counting(stack, x, *arguments, **more):
+        lengths.append(x.shape[1])
+        return forward(stack, x, *arguments, **more)
+
+    replay = worlds.act(model, seen).replay
+    monkeypatch.setattr(type(model.network.language_model.model), "forward", counting)
+    model.evaluate(model.preprocess(seen), replay)
+    assert lengths == model.count_tokens(seen).tolist() == [4 + len(model.prompts.ids(worlds.TEXTS[0])) + besides]
 
 
 # ---- adapters ---------------------------------------------------------------------------------------------------------

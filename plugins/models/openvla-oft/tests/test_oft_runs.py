@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import rlvla
-from rlvla.errors import ConfigError
+from rlvla.errors import CheckpointError, ConfigError
 from rlvla_model_openvla_oft import tiny
 from rlvla_model_openvla_oft.__main__ import main as command
 
@@ -20,11 +22,18 @@ QUIET = {"without": ["tensorboard", "display"], "device": "cpu", "threads": 1, "
 @pytest.fixture(scope="module")
 def line(tmp_path_factory) -> Path:
     """A checkpoint for the fake simulator: two action and two state dimensions."""
-    return tiny.write(tmp_path_factory.mktemp("line"), action_dim=2, state_dim=2, heads=True)
+    return tiny.write(tmp_path_factory.mktemp("line"), action_dim=2, state_dim=2)
+
+
+@pytest.fixture(scope="module")
+def headed_line(tmp_path_factory) -> Path:
+    """The same with heads."""
+    return tiny.write(tmp_path_factory.mktemp("headed"), action_dim=2, state_dim=2, heads=True)
 
 
 def build(checkpoint: Path, place: Path, scheduler="sync", algo=PPO, train=None, run=None, **options):
-    model = {"use": "openvla-oft", "path": str(checkpoint), "horizon": 2, "dtype": "fp32", "lora_rank": 4, **options}
+    lora = {"lora_rank": 4} if options.get("tune", "lora") == "lora" else {}
+    model = {"use": "openvla-oft", "path": str(checkpoint), "horizon": 2, "dtype": "fp32", **lora, **options}
     return rlvla.build(
         sim={"use": "fake", "num_envs": 2, "max_episode_steps": 6},
         model=model,
@@ -50,8 +59,8 @@ def weights_of(run: rlvla.Run) -> dict[str, torch.Tensor]:
     ],
     ids=["lora", "vision", "full", "l1", "autoregressive"],
 )
-def test_training_changes_what_is_tuned_and_nothing_else(line, tmp_path, options):
-    with build(line, tmp_path, **options) as run:
+def test_training_changes_what_is_tuned_and_nothing_else(line, headed_line, tmp_path, options):
+    with build(headed_line if "head" in options else line, tmp_path, **options) as run:
         run.plan()
         model = run._engine.trainer.actor.model
         before, trained = weights_of(run), set(model.trainable())
@@ -110,3 +119,40 @@ def test_commands(line, tmp_path, capsys):
     assert (tmp_path / "small/model.safetensors.index.json").is_file()
     assert command(["merge", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
     assert "no such folder" in capsys.readouterr().err
+    with build(line, tmp_path, run={"steps": 1}) as run:
+        run.train()
+    assert command(["merge", str(tmp_path / "run"), str(tmp_path / "merged")]) == 0
+    assert (tmp_path / "merged/model.safetensors.index.json").is_file()
+    for words in (["tiny", "/dev/null/x"], ["merge", str(tmp_path / "run"), "/proc/x/y"]):
+        assert command(words) == 2
+        assert f"{words[-1]} cannot be written: " in capsys.readouterr().err
+
+
+def test_a_resumed_run_keeps_scale_cameras_and_base_weights(line, tmp_path, monkeypatch):
+    base = Path(shutil.copytree(line, tmp_path / "base"))
+    monkeypatch.chdir(tmp_path)
+    with build(Path("base"), Path("runs"), run={"steps": 1}) as run:
+        run.train()
+        trained = weights_of(run)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # where "base" is no folder
+    place = tmp_path / "runs/run"
+    loaded = dict(rlvla.load(place).model.named_parameters())
+    assert all(torch.equal(loaded[name], one) for name, one in trained.items())
+    for change, words in (
+        ({"lora_alpha": 64}, r"has alpha 4; model\.lora_alpha makes it 64 here: leave it as it was trained"),
+        ({"lora_rank": 8}, r"has rank 4; model\.lora_rank makes it 8 here"),
+        ({"cameras": ["primary", "wrist"]}, r"was trained with 1 in this order: primary"),
+    ):
+        with (
+            rlvla.resume(place, {"model": change, "run": {"steps": 2}}) as run,
+            pytest.raises(CheckpointError, match=words),
+        ):
+            run.train()
+    shard = base / "model-00002-of-00002.safetensors"
+    save_file({name: one * 1.5 for name, one in load_file(shard).items()}, shard)
+    with (
+        rlvla.resume(place) as run,
+        pytest.raises(CheckpointError, match=rf"(?s)was trained on other weights than .*{shard.name}: got .*, wanted "),
+    ):
+        run.evaluate()

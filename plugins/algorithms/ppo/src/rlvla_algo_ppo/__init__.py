@@ -77,6 +77,7 @@ def describe(config: PpoConfig) -> AlgorithmSpec:
         max_staleness=config.max_staleness,
         reference=config.kl_weight > 0,
         proximal=options.proximal_of(config),
+        proximal_at_first_visit=options.first_visit_suffices(config),
         entropy_bonus=config.entropy_weight > 0,
         value_learning_rate_scale=config.value_learning_rate_scale,
     )

@@ -1,6 +1,7 @@
 """Backbone features that stay on their device between acting and training: replay carries a number, not 2 MB a chunk.
 
-Through host memory they would cost two copies of 75 MB for each batch of 32, which takes longer than computing them again.
+Through host memory 75 MB for each batch of 32 would be copied off the device, gathered, and copied back, by threads that the
+actors need.
 
 Letters: N rows, S tokens, C features.
 """

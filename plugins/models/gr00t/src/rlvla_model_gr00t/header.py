@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rlvla.checkpoint_header import adapter_of, missing, read_json, shards_of
 from rlvla.errors import CheckpointError, ConfigError
 
+T = TypeVar("T")
 METADATA = "experiment_cfg/metadata.json"
 EMBODIMENTS: Mapping[str, Mapping[str, int]] = {
     "nvidia": {"new_embodiment": 31, "agibot_genie1": 26, "gr1": 24, "oxe_droid": 17},
@@ -142,7 +143,7 @@ class Header:
         """
         file = self.folder / METADATA
         if file.is_file():
-            return read_json(file)
+            return _robots(file)
         if self.base is not None:
             return self.base.metadata
         raise CheckpointError(
@@ -312,8 +313,10 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     header = Header(
         folder=folder,
         config=config,
-        siglip=SiglipShape(**_known(SiglipShape, eagle.get("vision_config", {}))),
-        qwen=replace(QwenShape(**_known(QwenShape, eagle.get("text_config", {}))), num_hidden_layers=select),
+        siglip=_shape(folder, SiglipShape(), eagle.get("vision_config", {}), "vision_config"),
+        qwen=replace(
+            _shape(folder, QwenShape(), eagle.get("text_config", {}), "text_config"), num_hidden_layers=select
+        ),
         head=_head(folder, config.get("action_head_cfg", {})),
         image_token=int(eagle.get("image_token_index", 151669)),
     )
@@ -346,12 +349,10 @@ def _head(folder: Path, config: Mapping[str, Any]) -> HeadShape:
         raise CheckpointError(
             f"{folder}: action_head_cfg switches {' and '.join(odd)} off, which no public GR00T N1.5 does"
         )
-    stacks = {
-        name: AttentionShape(**_known(AttentionShape, config[key]))
-        for name, key in (("diffusion", "diffusion_model_cfg"), ("context", "vl_self_attention_cfg"))
-        if key in config
-    }
-    return HeadShape(**{**_known(HeadShape, config), **stacks})
+    head = _shape(folder, HeadShape(), config, "action_head_cfg")
+    diffusion = _shape(folder, head.diffusion, config.get("diffusion_model_cfg", {}), "diffusion_model_cfg")
+    context = _shape(folder, head.context, config.get("vl_self_attention_cfg", {}), "vl_self_attention_cfg")
+    return replace(head, diffusion=diffusion, context=context)
 
 
 def _check_sizes(header: Header) -> None:
@@ -368,8 +369,42 @@ def _check_sizes(header: Header) -> None:
         raise CheckpointError(f"{header.folder}: sizes do not go together, wanted: {'; '.join(broken)}")
 
 
-def _known(shape: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: data[name] for name in shape.__dataclass_fields__ if name in data}
+def _shape(folder: Path, default: T, data: Any, where: str) -> T:
+    """Return sizes with what a part of the config says instead.
+
+    Raises:
+        CheckpointError: a size that is no number.
+    """
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{folder}/config.json: {where} is a {type(data).__name__}, wanted an object")
+    sizes = {name: one for name, one in vars(default).items() if isinstance(one, (int, float))}
+    known = {name: data[name] for name in sizes if name in data}
+    if wrong := [
+        name
+        for name, one in known.items()
+        if not isinstance(one, (int, float)) or (one <= 0 and sizes[name] > 0 and one is not False)
+    ]:
+        raise CheckpointError(
+            f"{folder}/config.json: {where}.{wrong[0]} is {known[wrong[0]]!r}, wanted a number above 0; download it again"
+        )
+    return replace(default, **known)  # type: ignore[type-var]
+
+
+def _robots(file: Path) -> dict[str, Any]:
+    """Return what a metadata file says of each robot.
+
+    Raises:
+        CheckpointError: it is not made of modalities and statistics.
+    """
+    robots = read_json(file)
+    for tag, robot in robots.items():
+        for part in ("modalities", "statistics"):
+            kinds = robot.get(part) if isinstance(robot, dict) else None
+            if not isinstance(kinds, dict) or not all(isinstance(one, dict) for one in kinds.values()):
+                raise CheckpointError(
+                    f"{file}: {part} of {tag!r} is missing or no object of objects; copy the file again"
+                )
+    return robots
 
 
 def _size(modality: Mapping[str, Any]) -> int:
@@ -388,7 +423,14 @@ def _ranges(
             f"model.normalisation: {tag} has no {' and '.join(lost)} of its {part} {key!r}; statistics there: {has}"
         )
         return (), ()
-    first, second = (tuple(map(float, statistics[name])) for name in names)
+    try:
+        first, second = (tuple(map(float, statistics[name])) for name in names)
+    except (TypeError, ValueError):
+        problems.append(f"{tag}: {' and '.join(names)} of its {part} {key!r} are not lists of numbers (metadata.json)")
+        return (), ()
+    if len(first) != len(second):
+        problems.append(f"{tag}: {' and '.join(names)} of its {part} {key!r} are of different lengths (metadata.json)")
+        return (), ()
     if kind == "mean_std":
         return first, second
     pairs = list(zip(first, second, strict=True))

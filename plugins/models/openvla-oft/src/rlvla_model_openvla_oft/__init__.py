@@ -6,6 +6,7 @@ remote code. Sources: Kim et al. 2024, arXiv:2406.09246 (OpenVLA); Kim et al. 20
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,6 +25,8 @@ __version__ = "0.1.0"
 __all__ = ["OpenVlaOftConfig", "describe", "plugin"]
 
 LLM_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+VISION_LINEARS = ("qkv", "proj", "fc1", "fc2", "fc3")
+"""Of the towers' blocks, their patch embedding, and the projector."""
 
 
 @rlvla.config
@@ -31,14 +34,15 @@ class OpenVlaOftConfig:
     """OpenVLA-OFT (and plain OpenVLA): a 7B vision-language-action model in its public checkpoint format."""
 
     path: str | None = None
-    """Checkpoint folder, or ``org/name@revision`` on the model hub; a folder with a LoRA adapter alone names its base."""
+    """Checkpoint folder, or ``org/name@revision`` on the model hub; a folder with a LoRA adapter alone (rlvla's, or peft's)
+    names its base. A run stores the folder's absolute path."""
     unnorm_key: str | None = None
     """Data set in the checkpoint's statistics whose ranges actions and state are scaled with (``_no_noops`` is added where
     only that exists); None: the only one there is."""
     normalisation: Literal["q99", "bounds"] = "q99"
     """Statistics that were scaled to [-1, 1]: 1st and 99th percentile, or least and greatest."""
     cameras: tuple[Role, ...] = ("primary",)
-    """Roles of the pictures, one to three, in the checkpoint's order."""
+    """Roles of the pictures, one to three: those that the checkpoint was trained with, in its order."""
     mirrored: bool | None = None
     """The checkpoint saw left and right exchanged; pictures of a simulator that shows them otherwise are mirrored. None: as
     the simulator gives them."""
@@ -48,7 +52,8 @@ class OpenVlaOftConfig:
     """Actions in a chunk: what the checkpoint was trained with (LIBERO 8, two-arm ALOHA 25, Bridge 5)."""
     decoding: Literal["parallel", "autoregressive"] = "parallel"
     """All tokens of a chunk at once with attention in both directions (OFT), or one after another with causal attention
-    (plain OpenVLA; ``horizon`` 1)."""
+    (plain OpenVLA; ``horizon`` 1). Log-probs of these are computed with products of other shapes in training than in acting,
+    so ratios at equal weights are 1 but for rounding (1.4e-6 nats in fp32 measured), not exactly as in parallel."""
     head: Literal["tokens", "l1"] = "tokens"
     """256 tokens for each action dimension, or the continuous L1 head with a Gaussian around what it says."""
     gaussian: Literal["fixed", "learned"] = "fixed"
@@ -86,13 +91,14 @@ class OpenVlaOftConfig:
     """What training changes, besides the value head and the L1 head: adapters, all weights, or nothing else."""
     tune_vision: bool = False
     """Adapters (or training) in the vision towers and the projector too."""
-    lora_rank: Annotated[int, Ge(1)] = 32
-    """Rank of the adapters."""
+    lora_rank: Annotated[int, Ge(1)] | None = None
+    """Rank of the adapters; None: that of the adapter in ``path``, else 32."""
     lora_alpha: Annotated[float, Gt(0)] | None = None
-    """Adapters are scaled by this over the rank; None: by 1."""
-    lora_targets: tuple[str, ...] = LLM_LINEARS
-    """Last part of the names of layers that get adapters (with ``tune_vision`` also ``qkv``, ``proj``, ``fc1``, ``fc2``,
-    ``fc3``, ``q``, ``kv``; ``lm_head`` too may be named)."""
+    """Adapters are scaled by this over the rank; None: as the adapter in ``path`` was trained, else by 1."""
+    lora_targets: tuple[str, ...] | None = None
+    """Last part of the names of layers that get adapters. None: those of the adapter in ``path``; else Llama's (``q_proj``,
+    ``k_proj``, ``v_proj``, ``o_proj``, ``gate_proj``, ``up_proj``, ``down_proj``) and, with ``tune_vision``, those of towers
+    and projector (``qkv``, ``proj``, ``fc1``, ``fc2``, ``fc3``). ``lm_head`` too may be named."""
     dtype: Literal["bf16", "fp32"] = "bf16"
     """Of frozen weights and of all products; what is trained, log-probs and values are fp32."""
     recompute: bool = False
@@ -108,6 +114,11 @@ class OpenVlaOftConfig:
     graphs: bool = True
     """On a GPU, act by CUDA graphs for batch shapes where they are measured to be faster."""
 
+    def __post_init__(self) -> None:
+        """Make a folder's path hold wherever the run is opened again."""
+        if self.path and (place := Path(self.path).expanduser()).is_dir():
+            object.__setattr__(self, "path", str(place.absolute()))
+
 
 def describe(config: OpenVlaOftConfig) -> ModelSpec:
     """Return what the policy needs and gives, from the JSON files of its checkpoint.
@@ -121,7 +132,7 @@ def describe(config: OpenVlaOftConfig) -> ModelSpec:
 
 def header_of(config: OpenVlaOftConfig) -> Header:
     """Return what the configured checkpoint says of itself."""
-    if config.path is None:
+    if not config.path:
         raise ConfigError(
             "model.path: missing; wanted a folder with an OpenVLA checkpoint, or 'org/name@revision' on the model hub"
         )
@@ -133,7 +144,13 @@ def header_of(config: OpenVlaOftConfig) -> Header:
 
 def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
     """Return the spec for a checkpoint that was read already."""
-    problems = _contradictions(config) + _adapter_misfits(config, header)
+    problems = [
+        *_contradictions(config),
+        *_without_effect(config),
+        *lora_misfits(config, header),
+        *camera_misfits(config, header),
+        *_head_misfits(config, header),
+    ]
     action_dim: int | None = None
     try:
         statistics = header.statistics(config.unnorm_key, config.normalisation, state=config.proprio)
@@ -176,23 +193,107 @@ def _contradictions(config: OpenVlaOftConfig) -> list[str]:
         )
     if config.gripper_range[0] >= config.gripper_range[1]:
         problems.append(f"model.gripper_range: got {config.gripper_range}, wanted a lower and an upper end")
-    if config.tune == "lora" and not config.lora_targets:
+    targets = config.lora_targets
+    if targets is not None and not targets:
         problems.append("model.lora_targets: empty; name layers, or set model.tune to 'heads'")
+    elif config.tune == "lora" and config.tune_vision and targets is not None and not {*targets} - _LLM_ALONE:
+        problems.append(
+            f"model.tune_vision: got True, but model.lora_targets {targets} names no layer of the vision towers or the "
+            f"projector: add some of {', '.join(VISION_LINEARS)}, or leave model.lora_targets out"
+        )
     return problems
 
 
-def _adapter_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
+_LLM_ALONE = {*LLM_LINEARS, "lm_head"}
+
+
+def _without_effect(config: OpenVlaOftConfig) -> list[str]:
+    """Return what is wrong with options that were set and change nothing beside the others."""
+    tokens, l1 = ("model.head 'tokens'", config.head == "tokens"), ("model.head 'l1'", config.head == "l1")
+    lora = ("model.tune 'lora'", config.tune == "lora")
+    needs = {
+        "temperature": tokens,
+        "top_k": tokens,
+        "gaussian": l1,
+        "gaussian_std": l1,
+        "stop_token": ("model.decoding 'parallel'", config.decoding == "parallel"),
+        "tune_vision": ("model.tune 'lora' or 'full'", config.tune != "heads"),
+        "lora_rank": lora,
+        "lora_alpha": lora,
+        "lora_targets": lora,
+        "recompute": ("model.tune 'lora' or 'full'", config.tune != "heads"),
+        "keep_vision": ("model.tune_vision False", not config.tune_vision),
+    }
+    defaults = {one.name: one.default for one in dataclasses.fields(OpenVlaOftConfig)}
+    return [
+        f"model.{name}: got {getattr(config, name)!r}, which changes nothing without {wanted}: leave it out"
+        for name, (wanted, there) in needs.items()
+        if not there and getattr(config, name) != defaults[name]
+    ]
+
+
+def lora_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
+    """Return why the adapter in a folder is not the one that the options ask for."""
     if header.adapter is None:
         return []
     if config.tune != "lora":
         return [
             f"model.tune: got {config.tune!r}, but {header.adapter} holds a LoRA adapter: 'lora', or merge it first"
         ]
-    if config.lora_rank != header.adapter_rank:
-        return [
-            f"model.lora_rank: got {config.lora_rank}, the adapter in {header.adapter} has rank {header.adapter_rank}"
-        ]
-    return []
+    rank, alpha = lora_size(config, header)
+    return [
+        f"model.lora_{name}: got {got:g}, the adapter in {header.adapter} has {name} {wanted:g}: leave the option out"
+        for name, got, wanted in (("rank", rank, header.lora.rank), ("alpha", alpha, header.lora.alpha))
+        if got != wanted
+    ]
+
+
+def lora_size(config: OpenVlaOftConfig, header: Header) -> tuple[int, float]:
+    """Return rank and alpha of the adapters: as set, else the checkpoint's adapter's, else 32 and the rank."""
+    stored = header.lora if header.adapter is not None else None
+    rank = config.lora_rank or (stored.rank if stored is not None else 32)
+    return rank, config.lora_alpha or (stored.alpha if stored is not None else float(rank))
+
+
+def camera_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
+    """Return why the checkpoint was trained with other pictures."""
+    trained = header.cameras
+    if trained is None or (
+        len(trained) == len(config.cameras) and (trained == config.cameras or {*trained} != {*config.cameras})
+    ):
+        return []
+    return [
+        f"model.cameras: got {', '.join(config.cameras)}, but {header.folder} was trained with {len(trained)} in this "
+        f"order: {', '.join(trained)}"
+    ]
+
+
+_BESIDE = {
+    "action_head": (
+        "model.head: got 'tokens', but {} shows that this checkpoint acts by an L1 head: its token probabilities may never "
+        "have been trained, and RL would start at no success. Set model.head to 'l1'; if tokens were trained too, move the "
+        "file away"
+    ),
+    "proprio_projector": (
+        "model.proprio: got False, but {} shows that this checkpoint reads the robot's state. Set model.proprio to True; if "
+        "it was trained without, move the file away"
+    ),
+    "vision_backbone": (
+        "model.path: {} shows that this checkpoint changes its vision towers by the instruction (FiLM), which this model does "
+        "not compute: take a checkpoint without"
+    ),
+    "noisy_action_projector": (
+        "model.path: {} shows that this checkpoint acts by diffusion, which this model does not: take one with tokens or an L1 "
+        "head"
+    ),
+}
+
+
+def _head_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
+    """Return heads that the checkpoint has and that would silently not be used."""
+    used = {"action_head": config.head == "l1", "proprio_projector": config.proprio}
+    found = {kind: header.beside(f"{kind}--*_checkpoint.*") for kind in _BESIDE if not used.get(kind, False)}
+    return [_BESIDE[kind].format(files[0]) for kind, files in found.items() if files]
 
 
 plugin: rlvla.Plugin[OpenVlaOftConfig, OpenVlaOftModel] = rlvla.Plugin(

@@ -3,54 +3,130 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from rlvla.checkpoint_header import adapter_of, missing, read_json, shards_of
+from annotated_types import Ge, Gt
+
+from rlvla.checkpoint_header import (
+    AdapterHeader,
+    Finite,
+    adapter_of,
+    missing,
+    read_adapter,
+    read_as,
+    read_json,
+    shards_of,
+)
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla.hub import located
 
 PATCH = 14
 """Height and width of an image patch in both towers."""
 BINS = 256
 """Tokens that stand for actions, the last of the tokenizer's vocabulary."""
 
-
-Colours = tuple[tuple[float, ...], ...]
+_Colour = tuple[Finite, Finite, Finite]
+Colours = tuple[_Colour, _Colour]
 """Of each tower, of each of red, green and blue, for pictures in [0, 1]."""
 MEANS: Colours = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
 STDS: Colours = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
 """ImageNet's for DINO, one half for SigLIP; ``preprocessor_config.json`` says otherwise where it is there."""
 
 
+_Positive = Annotated[Finite, Gt(0)]
+_Size = Annotated[int, Ge(1)]
+
+
 @dataclass(frozen=True)
 class LlamaShape:
     """Sizes of the language model; defaults are those that ``text_config`` leaves out."""
 
-    hidden_size: int = 4096
-    intermediate_size: int = 11008
-    num_hidden_layers: int = 32
-    num_attention_heads: int = 32
-    vocab_size: int = 32000
-    rms_norm_eps: float = 1e-6
-    rope_theta: float = 10000.0
+    hidden_size: _Size = 4096
+    intermediate_size: _Size = 11008
+    num_hidden_layers: _Size = 32
+    num_attention_heads: _Size = 32
+    vocab_size: _Size = 32000
+    rms_norm_eps: Annotated[Finite, Gt(0)] = 1e-6
+    rope_theta: Annotated[Finite, Gt(0)] = 10000.0
 
 
 @dataclass(frozen=True)
 class TowerShape:
     """Sizes of a vision tower."""
 
-    width: int
-    depth: int
-    heads: int
-    mlp: int
+    width: _Size
+    depth: Annotated[int, Ge(2)]
+    heads: _Size
+    mlp: _Size
 
 
 DINO = TowerShape(1024, 24, 16, 4096)
 """vit_large_patch14_reg4_dinov2: a class token, four registers, layer scale."""
 SIGLIP = TowerShape(1152, 27, 16, 4304)
 """vit_so400m_patch14_siglip: an attention pool, which is not used."""
+
+
+@dataclass(frozen=True)
+class _Rope:
+    """Rotary positions, as newer files say them."""
+
+    rope_theta: _Positive | None = None
+    rope_type: str = "default"
+
+
+@dataclass(frozen=True)
+class _Text(LlamaShape):
+    """``text_config``: what it may say beside sizes."""
+
+    vocab_size: _Size = 32064
+    num_key_value_heads: int | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: _Rope | None = None
+    attention_bias: bool = False
+    tie_word_embeddings: bool = False
+    hidden_act: str = "silu"
+
+
+@dataclass(frozen=True)
+class _Config:
+    """``config.json``: all that decides anything."""
+
+    image_sizes: tuple[_Size, _Size] = (224, 224)
+    text_config: _Text = field(default_factory=_Text)
+    pad_token_id: Annotated[int, Ge(0)] = 32000
+    pad_to_multiple_of: Annotated[int, Ge(0)] = 64
+    n_action_bins: Literal[256] = 256
+    vision_backbone_id: Literal["dinosiglip-vit-so-224px"] = "dinosiglip-vit-so-224px"
+    arch_specifier: Literal["no-align+fused-gelu-mlp"] = "no-align+fused-gelu-mlp"
+    use_fused_vision_backbone: Literal[True] | None = None
+    norm_stats: dict[str, Any] | None = None
+    rlvla_towers: dict[Literal["featurizer", "fused_featurizer"], TowerShape] = field(default_factory=dict)
+    rlvla_random: Annotated[int, Ge(0)] | None = None
+    rlvla_base: str | None = None
+    rlvla_base_files: dict[str, str] | None = None
+    rlvla_cameras: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Of the actions, or the states, of one data set."""
+
+    q01: tuple[Finite, ...] | None = None
+    q99: tuple[Finite, ...] | None = None
+    min: tuple[Finite, ...] | None = None
+    max: tuple[Finite, ...] | None = None
+    mask: tuple[bool, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _Preprocessor:
+    """``preprocessor_config.json``."""
+
+    means: Colours = MEANS
+    stds: tuple[tuple[_Positive, _Positive, _Positive], tuple[_Positive, _Positive, _Positive]] = STDS
 
 
 @dataclass(frozen=True)
@@ -69,6 +145,14 @@ class Statistics:
     state_high: tuple[float, ...] = ()
     """``[S]``."""
 
+    def ranges(self) -> str:
+        """Return the ranges of actions in words."""
+        parts = [
+            f"{low:.3g} to {high:.3g}" if scaled else "itself"
+            for low, high, scaled in zip(self.low, self.high, self.scaled, strict=True)
+        ]
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True)
 class Header:
@@ -81,34 +165,49 @@ class Header:
     siglip: TowerShape
     image_size: int
     """Height and width of what the towers see."""
+    pad_id: int = 32000
+    colours: tuple[Colours, Colours] = (MEANS, STDS)
+    """Means and standard deviations that pictures are normalised with."""
+    beyond_tokens: int = 64
+    """Rows of the vocabulary after the tokenizer's."""
+    random_seed: int | None = None
+    """Seed of weights that are drawn instead of read (full size without 15 GB on disk, for benchmarks); None: read."""
+    cameras: tuple[str, ...] | None = None
+    """Roles that rlvla trained it with, in order; None: it does not say."""
     base: Header | None = None
     """Of the checkpoint that an adapter, or heads, alone belong to."""
     base_name: str | None = None
     """Its folder, or ``org/name@revision``."""
-
-    @property
-    def pad_id(self) -> int:
-        return int(self.config.get("pad_token_id", 32000))
-
-    @property
-    def random_seed(self) -> int | None:
-        """Seed of weights that are drawn instead of read (full size without 15 GB on disk, for benchmarks); None: read."""
-        return self.config.get("rlvla_random")
+    base_files: Mapping[str, str] | None = None
+    """What tells that checkpoint's weights from others, when training stood on them; None: not known."""
 
     @property
     def last_action_id(self) -> int:
         """The id after the last action token: size of the tokenizer's vocabulary without padding."""
-        return self.llama.vocab_size - int(self.config.get("pad_to_multiple_of", 64))
+        return self.llama.vocab_size - self.beyond_tokens
+
+    @property
+    def statistics_file(self) -> Path:
+        """Where :attr:`data_sets` are from."""
+        file = self.folder / "dataset_statistics.json"
+        if file.is_file():
+            return file
+        if self.base is not None and not self.config.get("norm_stats"):
+            return self.base.statistics_file
+        return self.folder / "config.json"
 
     @cached_property
     def data_sets(self) -> Mapping[str, Any]:
-        """Statistics by data set: ``dataset_statistics.json``, else the config's ``norm_stats``."""
-        file = self.folder / "dataset_statistics.json"
-        found = read_json(file) if file.is_file() else self.config.get("norm_stats")
-        if not found and self.base is not None:
-            return self.base.data_sets
+        """Statistics by data set: ``dataset_statistics.json``, else the config's ``norm_stats``, else the base's."""
+        file = self.statistics_file
+        found = read_json(file)
+        if file.name == "config.json":
+            found = found.get("norm_stats")
         if not found:
-            raise CheckpointError(f"{self.folder} has neither dataset_statistics.json nor norm_stats in config.json")
+            raise CheckpointError(
+                f"{file.parent} has neither dataset_statistics.json nor norm_stats in config.json: add the file that "
+                "training wrote beside the weights"
+            )
         return dict(found)
 
     def statistics(self, key: str | None, kind: Literal["q99", "bounds"], *, state: bool) -> Statistics:
@@ -121,6 +220,7 @@ class Header:
 
         Raises:
             ConfigError: no such data set, with the list of those there are; or it lacks what is asked for.
+            CheckpointError: ranges that are damaged.
         """
         there, chosen = self.data_sets, key
         if key is None:
@@ -131,37 +231,39 @@ class Header:
             raise ConfigError(
                 f"model.unnorm_key: got {key!r}, wanted one of {', '.join(sorted(there))} ({self.folder})"
             )
-        names = ("q01", "q99") if kind == "q99" else ("min", "max")
-        action, proprio = there[chosen].get("action", {}), there[chosen].get("proprio", {})
-        problems = [
-            f"model.normalisation: {chosen} has no {name!r} of its {what}s ({self.folder}); it has {', '.join(sorted(part))}"
-            for what, part in (("action", action), *((("proprio", proprio),) if state else ()))
-            for name in names
-            if name not in part
-        ]
-        if not problems and len(action[names[0]]) != len(action[names[1]]):
-            problems.append(
-                f"{self.folder}: statistics of {chosen} have {names[0]} and {names[1]} of different lengths"
-            )
-        if problems:
-            raise ConfigError(problems)
-        low, high = (tuple(map(float, action[name])) for name in names)
-        scaled = tuple(map(bool, action.get("mask", [True] * len(low))))
-        state_low, state_high = (tuple(map(float, proprio[name])) if state else () for name in names)
+        low, high, scaled = self._range(chosen, "action", kind)
+        state_low, state_high, _ = self._range(chosen, "proprio", kind) if state else ((), (), ())
         return Statistics(chosen, low, high, scaled, state_low, state_high)
 
-    @cached_property
-    def colours(self) -> tuple[Colours, Colours]:
-        """Means and standard deviations that pictures are normalised with."""
-        file = self.folder / "preprocessor_config.json"
-        found = read_json(file) if file.is_file() else {}
-        means, stds = (
-            tuple(tuple(map(float, one)) for one in found.get(name, default))
-            for name, default in (("means", MEANS), ("stds", STDS))
-        )
-        if [len(one) for one in (*means, *stds)] != [3] * 4:
-            raise CheckpointError(f"{file}: means and stds are {means} and {stds}, wanted three numbers for each tower")
-        return means, stds
+    def _range(
+        self, chosen: str, part: Literal["action", "proprio"], kind: Literal["q99", "bounds"]
+    ) -> tuple[tuple[float, ...], tuple[float, ...], tuple[bool, ...]]:
+        """Return lower and upper ends, and which dimensions are scaled to them."""
+        where = f"{self.statistics_file}: {chosen}"
+        whole = read_as(dict[str, Any], self.data_sets[chosen], where).get(part, {})
+        found = read_as(_Range, whole, f"{where}.{part}")
+        names = ("q01", "q99") if kind == "q99" else ("min", "max")
+        ends = [getattr(found, name) for name in names]
+        if lacking := [name for name, end in zip(names, ends, strict=True) if end is None]:
+            raise ConfigError(
+                f"model.normalisation: {chosen} has no {' and no '.join(map(repr, lacking))} of its "
+                f"{'actions' if part == 'action' else 'states'} ({self.statistics_file}); it has "
+                f"{', '.join(sorted(whole)) or 'nothing'}: take the other normalisation, or another model.unnorm_key"
+            )
+        low, high = ends
+        mask = found.mask if found.mask is not None else (True,) * len(low)
+        lengths = {names[0]: len(low), names[1]: len(high), "mask": len(mask)}
+        if len(set(lengths.values())) > 1 or not low:
+            raise CheckpointError(
+                f"{where}.{part}: got lengths {lengths}, wanted one number for each dimension in each: take the file that "
+                "training wrote"
+            )
+        if crossed := [place for place, is_scaled in enumerate(mask) if is_scaled and low[place] > high[place]]:
+            raise CheckpointError(
+                f"{where}.{part}: got {names[0]} above {names[1]} in dimensions {', '.join(map(str, crossed))}, wanted it "
+                "below: every action would be turned round; take the file that training wrote"
+            )
+        return low, high, mask
 
     @cached_property
     def shards(self) -> tuple[Path, ...]:
@@ -177,11 +279,16 @@ class Header:
         """Folder of a LoRA adapter that is not merged into the weights; None: there is none."""
         return adapter_of(self.folder)
 
-    @property
-    def adapter_rank(self) -> int:
-        """Rank of the adapter."""
+    @cached_property
+    def lora(self) -> AdapterHeader:
+        """Rank and scale of the adapter."""
         assert self.adapter is not None
-        return int(read_json(self.adapter / "adapter_config.json")["r"])
+        return read_adapter(self.adapter)
+
+    def beside(self, pattern: str) -> list[Path]:
+        """Return files of a kind in the folder, or else its base's."""
+        folders = [self.folder, *([self.base.folder] if self.base is not None else [])]
+        return next((found for folder in folders if (found := sorted(folder.glob(pattern)))), [])
 
 
 def read_header(folder: Path, *, headers_only: bool = True) -> Header:
@@ -194,59 +301,128 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     Raises:
         CheckpointError: not an OpenVLA checkpoint, or sizes that no OpenVLA has.
     """
+    if not (folder / "config.json").is_file():
+        return _bare_adapter(folder, headers_only)
+    header, named = _own_header(folder)
+    if header.adapter is not None:
+        named = named or header.lora.base
+        if named is None:
+            raise CheckpointError(
+                f"{header.adapter}/adapter_config.json names no base_model_name_or_path: put the folder (or "
+                "'org/name@revision') there of the checkpoint that the adapter belongs to"
+            )
+    if named is None:
+        return header
+    return replace(header, base=_base_of(folder, named, headers_only), base_name=named)
+
+
+def _bare_adapter(folder: Path, headers_only: bool) -> Header:
+    """Return the header of a folder that peft alone wrote: all but the adapter is its base's."""
+    if not (folder / "adapter_config.json").is_file():
+        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint (model.path)")
+    named = read_adapter(folder).base
+    if named is None:
+        raise CheckpointError(
+            f"{folder}/adapter_config.json names no base_model_name_or_path: put the folder (or 'org/name@revision') there "
+            "of the checkpoint that the adapter belongs to"
+        )
+    base = _base_of(folder, named, headers_only)
+    return replace(base, folder=folder, config={}, random_seed=None, base=base, base_name=named)
+
+
+def _base_of(folder: Path, named: str, headers_only: bool) -> Header:
+    """Return the checkpoint that an adapter, or heads, name as theirs."""
+    try:
+        place = located(named, headers_only=headers_only)
+    except CheckpointError as error:
+        raise CheckpointError(f"the base that {folder} names cannot be had: {error}") from error
+    if place.resolve() == folder.resolve():
+        raise CheckpointError(
+            f"{folder} names itself as its base: put the checkpoint there that its adapter belongs to (rlvla_base in "
+            "config.json, or base_model_name_or_path in adapter_config.json)"
+        )
+    base, further = _own_header(place)
+    if further is not None or base.adapter is not None:
+        raise CheckpointError(
+            f"{folder} names {named} as its base, which holds no whole model but an adapter or heads: merge it first "
+            "(python -m rlvla_model_openvla_oft merge), and name that folder"
+        )
+    return base
+
+
+def _own_header(folder: Path) -> tuple[Header, str | None]:
+    """Return what ``config.json`` says, and the base that it names."""
     file = folder / "config.json"
     if not file.is_file():
-        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint (model.path)")
+        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint")
     config = read_json(file)
     kind = config.get("model_type")
     if kind != "openvla":
         raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'openvla' (model.path)")
-    towers = config.get("rlvla_towers", {})
+    found = read_as(_Config, config, file)
+    dino = found.rlvla_towers.get("featurizer", DINO)
+    siglip = found.rlvla_towers.get("fused_featurizer", SIGLIP)
+    _check_heads(file, found.text_config, {"featurizer": dino, "fused_featurizer": siglip})
     header = Header(
         folder=folder,
         config=config,
-        llama=_llama(folder, config.get("text_config", {})),
-        dino=TowerShape(**towers["featurizer"]) if "featurizer" in towers else DINO,
-        siglip=TowerShape(**towers["fused_featurizer"]) if "fused_featurizer" in towers else SIGLIP,
-        image_size=_image_size(folder, config.get("image_sizes", [224, 224])),
+        llama=_llama(folder, found.text_config),
+        dino=dino,
+        siglip=siglip,
+        image_size=_image_size(folder, found.image_sizes),
+        pad_id=found.pad_token_id,
+        colours=_colours(folder / "preprocessor_config.json"),
+        beyond_tokens=found.pad_to_multiple_of,
+        random_seed=found.rlvla_random,
+        cameras=found.rlvla_cameras,
+        base_files=found.rlvla_base_files,
     )
-    if not towers and config.get("vision_backbone_id", "dinosiglip-vit-so-224px") != "dinosiglip-vit-so-224px":
-        raise CheckpointError(
-            f"{folder}: vision_backbone_id is {config['vision_backbone_id']!r}, wanted 'dinosiglip-vit-so-224px'"
-        )
-    named = config.get("rlvla_base")
-    if header.adapter is not None and named is None:
-        named = read_json(header.adapter / "adapter_config.json").get("base_model_name_or_path")
-        if not named:
-            raise CheckpointError(f"{header.adapter}/adapter_config.json names no base_model_name_or_path")
-    if named is None:
-        return header
-    from rlvla.hub import located
-
-    base = read_header(located(str(named), headers_only=headers_only), headers_only=headers_only)
-    return replace(header, base=base, base_name=str(named))
+    return header, found.rlvla_base
 
 
-def _llama(folder: Path, text: Mapping[str, Any]) -> LlamaShape:
-    known = {name: text[name] for name in LlamaShape.__dataclass_fields__ if name in text}
-    shape = LlamaShape(**{"vocab_size": 32064, **known})
-    rope = text.get("rope_parameters") or {}
-    if "rope_theta" in rope:
-        shape = replace(shape, rope_theta=float(rope["rope_theta"]))
+def _colours(file: Path) -> tuple[Colours, Colours]:
+    found = read_as(_Preprocessor, read_json(file) if file.is_file() else {}, file)
+    return found.means, found.stds
+
+
+def _check_heads(file: Path, llama: LlamaShape, towers: Mapping[str, TowerShape]) -> None:
+    """Make sure that heads divide widths, and Llama's in even parts, whose halves rotary positions turn."""
+    widths = {"text_config.hidden_size": (llama.hidden_size, 2 * llama.num_attention_heads, "two for each head")}
+    widths |= {
+        f"rlvla_towers.{name}.width": (tower.width, tower.heads, "one for each head") for name, tower in towers.items()
+    }
+    if odd := [
+        f"{name}: got {width}, wanted a multiple of {parts} ({why})"
+        for name, (width, parts, why) in widths.items()
+        if width % parts
+    ]:
+        raise CheckpointError(f"{file}: {'; '.join(odd)}; take the config.json that belongs to the weights")
+
+
+def _llama(folder: Path, text: _Text) -> LlamaShape:
+    shape = LlamaShape(**{one.name: getattr(text, one.name) for one in fields(LlamaShape)})
+    rope = text.rope_parameters or _Rope()
+    shape = replace(shape, rope_theta=rope.rope_theta or shape.rope_theta)
+    heads = text.num_key_value_heads
     odd = {
-        "num_key_value_heads": text.get("num_key_value_heads", shape.num_attention_heads) != shape.num_attention_heads,
-        "rope_scaling": text.get("rope_scaling") is not None or rope.get("rope_type", "default") != "default",
-        "attention_bias": bool(text.get("attention_bias")),
-        "tie_word_embeddings": bool(text.get("tie_word_embeddings")),
-        "hidden_act": text.get("hidden_act", "silu") != "silu",
+        "num_key_value_heads": heads is not None and heads != shape.num_attention_heads,
+        "rope_scaling": text.rope_scaling is not None or rope.rope_type != "default",
+        "attention_bias": text.attention_bias,
+        "tie_word_embeddings": text.tie_word_embeddings,
+        "hidden_act": text.hidden_act != "silu",
     }
     if any(odd.values()):
         names = ", ".join(name for name, is_odd in odd.items() if is_odd)
-        raise CheckpointError(f"{folder}: text_config is not Llama 2's in {names}")
+        raise CheckpointError(
+            f"{folder}: text_config is not Llama 2's in {names}; wanted a checkpoint on Llama 2, as all public OpenVLA are"
+        )
     return shape
 
 
-def _image_size(folder: Path, sizes: Any) -> int:
-    if len(sizes) != 2 or sizes[0] != sizes[1] or sizes[0] % PATCH:
-        raise CheckpointError(f"{folder}: image_sizes is {sizes}, wanted two equal multiples of {PATCH}, one a tower")
-    return int(sizes[0])
+def _image_size(folder: Path, sizes: tuple[int, int]) -> int:
+    if sizes[0] != sizes[1] or sizes[0] % PATCH:
+        raise CheckpointError(
+            f"{folder}: image_sizes is {list(sizes)}, wanted two equal multiples of {PATCH}, one a tower: take the "
+            "config.json that belongs to the weights"
+        )
+    return sizes[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,16 @@ from rlvla.noise import Noise
 from rlvla.specs import AlgorithmSpec, SimulatorSpec
 from rlvla.weight_files import copy_weights
 from rlvla.weights import own_precision
-from rlvla_model_openvla_oft import OpenVlaOftConfig, files, spec_of, tokens
+from rlvla_model_openvla_oft import (
+    LLM_LINEARS,
+    VISION_LINEARS,
+    OpenVlaOftConfig,
+    camera_misfits,
+    files,
+    lora_size,
+    spec_of,
+    tokens,
+)
 from rlvla_model_openvla_oft.actions import ActionCodec, value_of
 from rlvla_model_openvla_oft.header import Header, Statistics, read_header
 from rlvla_model_openvla_oft.network import Layout, Network, Words
@@ -64,7 +74,14 @@ class OpenVlaOftModel(Model):
         self.spec = spec_of(config, self.header)
         self.statistics = self.header.statistics(config.unnorm_key, config.normalisation, state=config.proprio)
         _check_simulator(self.header, self.statistics, config, simulator)
+        log.info(
+            "actions are scaled by the statistics of %s in %s, from -1 to 1 to %s",
+            self.statistics.key,
+            self.header.statistics_file,
+            self.statistics.ranges(),
+        )
         self.prompts = Prompts(self.header, config.prompt_tokens)
+        self.prompts.check(task.instruction for task in simulator.tasks)
         self.pictures = _pictures(config, simulator, self.header)
         self.codec = ActionCodec(config, self.statistics, simulator.action)
         self.register_buffer("state_low", torch.tensor(self.statistics.state_low), persistent=False)
@@ -76,7 +93,8 @@ class OpenVlaOftModel(Model):
             action_dim=len(self.statistics.low),
             horizon=config.horizon,
             causal=config.decoding == "autoregressive",
-            stop_token=config.preset != "rlinf" if config.stop_token is None else config.stop_token,
+            stop_token=config.decoding == "parallel"
+            and (config.preset != "rlinf" if config.stop_token is None else config.stop_token),
             values=values,
             l1=config.head == "l1",
             state_dim=simulator.state_dim if config.proprio else 0,
@@ -84,7 +102,7 @@ class OpenVlaOftModel(Model):
         default = 1.0 if config.preset == "openvla-oft" else 1.6
         self._temperature = default if config.temperature is None else config.temperature
         with torch.device("meta"):
-            self.network = Network(self.header.base or self.header, layout)
+            self.network = Network(self._base_header(), layout)
         self._read_base()
         self._read_heads(generator)
         self._tune(generator)
@@ -104,9 +122,41 @@ class OpenVlaOftModel(Model):
     def _vision(self) -> tuple[nn.Module, nn.Module]:
         return self.network.vision_backbone, self.network.projector
 
+    def _base_header(self) -> Header:
+        """Return the checkpoint that the vision-language model's weights are from."""
+        return self.header.base or self.header
+
+    @cached_property
+    def base_weights(self) -> Mapping[str, str]:
+        """What tells the vision-language model's weights from others: size and hash of each file, or the seed, as read."""
+        header = self._base_header()
+        if header.random_seed is not None:
+            return {"drawn": f"seed {header.random_seed}"}
+        return {file.name: weight_files.fingerprint(file) for file in header.shards}
+
+    def _check_base(self, stored: Header) -> None:
+        """Make sure that what training changed stands on the weights that it was trained on."""
+        now = self.base_weights
+        if stored.base_files is None or stored.base_files == now:
+            return
+        changed = [
+            f"{name}: got {now.get(name, 'no such file')}, wanted {stored.base_files.get(name, 'no such file')}"
+            for name in sorted({*now, *stored.base_files})
+            if now.get(name) != stored.base_files.get(name)
+        ]
+        raise CheckpointError(
+            "\n  ".join(
+                [
+                    f"{stored.folder} was trained on other weights than {self._base_header().folder} holds now (put the old files "
+                    "back; where they are gone, train again):",
+                    *changed,
+                ]
+            )
+        )
+
     def _read_base(self) -> None:
         """Take the vision-language model's weights, in ``config.dtype``."""
-        header, network = self.header.base or self.header, self.network
+        header, network = self._base_header(), self.network
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[self.config.dtype]
         self._stored_values: dict[str, Tensor] = {}
         if header.random_seed is not None:
@@ -116,6 +166,7 @@ class OpenVlaOftModel(Model):
             self._stored_values = {name: found.pop(name) for name in list(found) if name.startswith("value_head.")}
             weight_files.compare(header.folder, self._below_heads(network.state_dict()), found)
             network.load_state_dict({name: one.to(dtype) for name, one in found.items()}, strict=False, assign=True)
+        self._check_base(self.header)
         network.dtype = dtype
         self.network.fuse = self.config.fuse
         self.network.language_model.model.recompute = self.config.recompute
@@ -159,9 +210,7 @@ class OpenVlaOftModel(Model):
         network.requires_grad_(False)
         self._lora: LoraConfig | None = None
         if config.tune == "lora":
-            layers = adapters.targets(network, config.lora_targets, *not_adapted(config.tune_vision))
-            alpha = float(config.lora_rank) if config.lora_alpha is None else config.lora_alpha
-            self._lora = adapters.add(network, layers, config.lora_rank, alpha, generator)
+            self._lora = adapters.add(network, self._targets(), *lora_size(config, self.header), generator)
             for parameter in adapters.weights(network).values():
                 parameter.requires_grad_(True)
             if self.header.adapter is not None:
@@ -181,11 +230,47 @@ class OpenVlaOftModel(Model):
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
 
+    def _targets(self) -> list[str]:
+        """Return the layers that get an adapter."""
+        config, network = self.config, self.network
+        names, without = config.lora_targets, not_adapted(config.tune_vision)
+        if names is None and self.header.adapter is not None:
+            return self._adapted(self.header.adapter)
+        if names is None:
+            names = (*LLM_LINEARS, *(VISION_LINEARS if config.tune_vision else ()))
+        return adapters.targets(network, names, *without)
+
+    def _adapted(self, folder: Path) -> list[str]:
+        """Return the layers of which an adapter on disk holds weights."""
+        there = adapters.layers(weight_files.read_tensors(folder / files.ADAPTER))
+        without, _ = not_adapted(self.config.tune_vision)
+        if not self.config.tune_vision and (vision := [name for name in there if name.startswith(without)]):
+            raise ConfigError(
+                f"model.tune_vision: got False, but the adapter in {folder} has {len(vision)} layers of the vision towers and "
+                f"the projector, {vision[0]} among them: set it to True, or merge the adapter first"
+            )
+        known = dict(self.network.named_modules())
+        if unknown := [name for name in there if name not in known]:
+            raise CheckpointError(
+                f"the adapter in {folder} is of another model: it has {len(unknown)} layers that this one has not, "
+                f"{unknown[0]} among them; take an adapter of OpenVLA"
+            )
+        return there
+
     def _read_adapter(self, header: Header) -> None:
         assert header.adapter is not None
+        assert self._lora is not None
+        for name, mine, stored in (
+            ("rank", self._lora.r, header.lora.rank),
+            ("alpha", self._lora.lora_alpha, header.lora.alpha),
+        ):
+            if mine != stored:
+                raise CheckpointError(
+                    f"{header.adapter} has {name} {stored:g}; model.lora_{name} makes it {mine:g} here: leave it as it was "
+                    "trained"
+                )
         wanted, found = adapters.weights(self.network), weight_files.read_tensors(header.adapter / files.ADAPTER)
-        ranks = f"rank {header.adapter_rank}; model.lora_rank is {self.config.lora_rank}"
-        weight_files.compare(f"{header.adapter} ({ranks})", wanted, found)
+        weight_files.compare(header.adapter, wanted, found)
         copy_weights(wanted, found)
 
     # ---- acting and training --------------------------------------------------------------------------------------
@@ -336,7 +421,8 @@ class OpenVlaOftModel(Model):
     def count_tokens(self, observation: ObservationBatch) -> Tensor:
         layout = self.network.layout
         pictures = self.network.vision_backbone.patches * len(self.config.cameras)
-        others = pictures + layout.slots + int(layout.stop_token) + (1 if layout.state_dim else 0)
+        slots = layout.slots - int(layout.causal)  # of tokens that are put in, the last is only read out
+        others = pictures + slots + int(layout.stop_token) + (1 if layout.state_dim else 0)
         return torch.tensor([others + len(self.prompts.ids(text)) for text in observation.instructions()])
 
     # ---- files ----------------------------------------------------------------------------------------------------
@@ -344,21 +430,30 @@ class OpenVlaOftModel(Model):
     def save(self, directory: Path) -> None:
         """Write what training changed: all weights, or adapters or nothing with the name of their base; and the heads."""
         base = None if self.config.tune == "full" else self._base_name()
-        files.write_headers(directory, self.header, base)
+        files.write_headers(directory, self.header, self._notes(base), whole=base is None)
         if self._lora is not None:
             self._lora.base_model_name_or_path = base
             self._lora.save_pretrained(str(directory))
             files.write_adapter(directory, adapters.weights(self.network))
         elif base is None:
             weight_files.write_shards(directory, self._below_heads(self.network.state_dict()))
-        self._write_heads(directory)
+        for kind, head in self._public_heads().items():
+            files.write_head(directory, kind, head.state_dict())
+        files.write_heads(directory, self._own_heads())
 
     def export(self, directory: Path) -> None:
         """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
-        files.write_headers(directory, self.header, base=None)
+        files.write_headers(directory, self.header, self._notes(None), whole=True)
         weights = self._below_heads(adapters.merged(self.network))
         weight_files.write_shards(directory, {name: one.bfloat16() for name, one in weights.items()})
-        self._write_heads(directory)
+        for kind, head in self._public_heads().items():
+            files.export_head(directory, kind, head.state_dict())
+        files.write_heads(directory, self._own_heads())
+
+    def _notes(self, base: str | None) -> dict[str, Any]:
+        """Return what rlvla adds to ``config.json``."""
+        notes: dict[str, Any] = {"rlvla_cameras": list(self.config.cameras)}
+        return notes if base is None else {**notes, "rlvla_base": base, "rlvla_base_files": dict(self.base_weights)}
 
     @staticmethod
     def _below_heads(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -374,13 +469,10 @@ class OpenVlaOftModel(Model):
             return str(self.header.folder.resolve())
         return f"{path.partition('@')[0]}@{revision}"
 
-    def _write_heads(self, directory: Path) -> None:
-        network, layout = self.network, self.network.layout
-        if layout.l1:
-            files.write_head(directory, "action_head", network.action_head.state_dict())
-        if layout.state_dim:
-            files.write_head(directory, "proprio_projector", network.proprio_projector.state_dict())
-        files.write_heads(directory, self._own_heads())
+    def _public_heads(self) -> dict[str, nn.Module]:
+        """Return what stands beside the vision-language model in files of its own."""
+        kinds = ("action_head", "proprio_projector")
+        return {kind: getattr(self.network, kind) for kind in kinds if hasattr(self.network, kind)}
 
     def _own_heads(self) -> dict[str, Tensor]:
         """Return what no public file holds."""
@@ -395,6 +487,9 @@ class OpenVlaOftModel(Model):
 
     def load(self, directory: Path) -> None:
         header = read_header(directory)
+        if problems := camera_misfits(self.config, header):
+            raise CheckpointError("\n".join(problems))
+        self._check_base(header)
         stored = weight_files.read_tensors(directory / files.HEADS) if (directory / files.HEADS).is_file() else {}
         if self._lora is not None:
             if header.adapter is None:
@@ -409,20 +504,18 @@ class OpenVlaOftModel(Model):
             copy_weights(mine, found)
         weight_files.compare(directory / files.HEADS, self._own_heads(), stored)
         copy_weights(self._own_heads(), stored)
-        for kind in ("action_head", "proprio_projector"):
-            if hasattr(self.network, kind):
-                found, head = files.read_head(header, kind), getattr(self.network, kind).state_dict(keep_vars=True)
-                weight_files.compare(f"{kind} in {directory}", head, found)
-                copy_weights(head, found)
+        for kind, module in self._public_heads().items():
+            found, head = files.read_head(header, kind), module.state_dict(keep_vars=True)
+            weight_files.compare(f"{kind} in {directory}", head, found)
+            copy_weights(head, found)
 
     def manifest(self) -> Mapping[str, Any]:
-        base = self.header.base or self.header
         return {
             "path": self.config.path,
             "folder": str(self.header.folder),
-            "revision": revision_of(base.folder),
+            "revision": revision_of(self._base_header().folder),
             "statistics": self.statistics.key,
-            "files": {file.name: weight_files.fingerprint(file) for file in base.shards},
+            "files": dict(self.base_weights),
         }
 
 
@@ -470,16 +563,18 @@ def _check_simulator(
             f"model.rollout: got 'fp8', which this GPU (compute capability {found}) cannot multiply: 'same'"
         )
     if missing := [role for role in config.cameras if role not in {one.role for one in simulator.cameras}]:
-        problems.append(f"model.cameras: the simulator offers no {', '.join(missing)}")
+        problems.append(f"model.cameras: the simulator offers no {', '.join(missing)}: name cameras that it has")
     if len(statistics.low) != simulator.action_dim:
         problems.append(
             f"model.unnorm_key: the statistics of {statistics.key} have {len(statistics.low)} action dimensions, the "
-            f"simulator takes {simulator.action_dim} ({header.folder})"
+            f"simulator takes {simulator.action_dim} ({header.folder}): name a data set of this robot, or take a checkpoint "
+            "of it"
         )
     if config.proprio and len(statistics.state_low) != simulator.state_dim:
         problems.append(
             f"model.proprio: the statistics of {statistics.key} have {len(statistics.state_low)} state dimensions, the "
-            f"simulator gives {simulator.state_dim} ({header.folder})"
+            f"simulator gives {simulator.state_dim} ({header.folder}): set model.proprio to False, or take a checkpoint of "
+            "this robot"
         )
     if problems:
         raise ConfigError(problems)

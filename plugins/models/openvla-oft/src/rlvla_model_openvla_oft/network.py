@@ -3,7 +3,8 @@
 ``[begin of text][pictures][state?][padding][prompt, ends in a lone blank][slots, zero][end of text?]``: all tokens see all
 others (OFT's attention is not causal, text included), padding apart. Slot i is read one position earlier, so the last
 prompt token predicts the first action token; its features are also what the value head sees. The autoregressive mode is
-plain OpenVLA: causal, no slots, each token put in after it was chosen.
+plain OpenVLA: causal, no slots, each token put in after it was chosen; training puts all of them in at once, whose products
+have other shapes and round otherwise.
 
 Letters: N rows, M cameras, I tokens of all pictures, P prompt tokens, S tokens, T action tokens, D features, B bins.
 """

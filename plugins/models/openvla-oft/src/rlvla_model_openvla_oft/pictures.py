@@ -1,8 +1,9 @@
-"""Pictures as the towers want them: scaled, cropped, rounded to uint8 as the public code does, on the model's device.
+"""Pictures as the towers want them: scaled, cropped, made uint8 as the public code does, on the model's device.
 
 Every step is linear in rows and columns apart, so it is two small matrix products for a whole batch. Lanczos and bicubic
-are antialiased (wider when shrinking); the crop is 0.9 of the *area*, corner-aligned bilinear, as TensorFlow's
-``crop_and_resize`` in the original evaluation.
+are antialiased (wider when shrinking), and rounded. The crop is 0.9 of the *area*, corner-aligned bilinear, as TensorFlow's
+``crop_and_resize`` in the original evaluation, whose result goes through ``convert_image_dtype(x, uint8, saturate=True)``:
+x in [0, 1] becomes the whole part of 255.5 x, so values lie half a step lower on average than rounding would put them.
 
 Letters: N rows, M cameras, H height, W width, O size of the result.
 """
@@ -31,6 +32,11 @@ def cropping(size: int) -> Tensor:
     at_O = torch.linspace(first, last, size, dtype=torch.float64)
     distance_OH = (torch.arange(size, dtype=torch.float64) - at_O[:, None]).abs()
     return (1 - distance_OH).clamp_min(0).float()
+
+
+def saturated(picture: Tensor) -> Tensor:
+    """Return what TensorFlow's conversion of [0, 1] to uint8 makes of values in 0 to 255, still as fp32."""
+    return (picture / 255 * 255.5).floor().clamp(0, 255)
 
 
 class Pictures(nn.Module):
@@ -80,5 +86,5 @@ class Pictures(nn.Module):
         if picture_N3HW.shape[2:] != (self._size, self._size):
             picture_N3HW = rounded(rows @ picture_N3HW @ columns.T)
         if self._crops:
-            picture_N3HW = rounded(self.crop @ picture_N3HW @ self.crop.T)
+            picture_N3HW = saturated(self.crop @ picture_N3HW @ self.crop.T)
         return picture_N3HW.to(torch.uint8)

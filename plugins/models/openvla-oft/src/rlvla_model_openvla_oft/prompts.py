@@ -5,14 +5,14 @@ Letters: N rows, P tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from rlvla.errors import CheckpointError
+from rlvla.errors import CheckpointError, ConfigError
 from rlvla_model_openvla_oft.header import BINS, Header
 
 PROMPT = "In: What action should the robot take to {}?\nOut:"
@@ -37,8 +37,11 @@ class Prompts:
     def __init__(self, header: Header, width: int | None) -> None:
         self.file = next((file for file in _files(header) if file.is_file()), header.folder / "tokenizer.json")
         if not self.file.is_file():
-            raise CheckpointError(f"{header.folder} holds no tokenizer.json")
-        self._tokenizer = Tokenizer.from_file(str(self.file))
+            raise CheckpointError(f"{header.folder} holds no tokenizer.json: add the one that lay beside the weights")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(self.file))
+        except Exception as error:  # the library knows no narrower one
+            raise CheckpointError(f"{self.file} cannot be read as a tokenizer: {error}; download it again") from error
         self._pad, self._width = header.pad_id, width
         self._known: dict[str, list[int]] = {}
         self._check(header)
@@ -56,13 +59,26 @@ class Prompts:
                 f"its vocabulary ends at {words}, the {BINS} action tokens of the weights at {header.last_action_id}"
             )
         if wrong:
-            raise CheckpointError(f"{self.file} is not the tokenizer of these weights: {'; '.join(wrong)}")
+            raise CheckpointError(
+                f"{self.file} is not the tokenizer of these weights: {'; '.join(wrong)}: take the tokenizer.json that lay "
+                "beside them"
+            )
+
+    def check(self, instructions: Iterable[str]) -> None:
+        """Make sure that instructions fit in the width.
+
+        Raises:
+            ConfigError: one is longer than ``model.prompt_tokens``.
+        """
+        for one in instructions:
+            if one and self._width is not None:
+                self.ids(one)
 
     def ids(self, instruction: str) -> list[int]:
         """Return the prompt's ids: begin of text first, the lone blank last.
 
         Raises:
-            ValueError: longer than ``model.prompt_tokens``.
+            ConfigError: longer than ``model.prompt_tokens``.
         """
         if instruction not in self._known:
             ids = self._tokenizer.encode(PROMPT.format(instruction.lower())).ids
@@ -70,8 +86,9 @@ class Prompts:
             self._known[instruction] = ids if ids[-1] == BLANK else [*ids, BLANK]
         ids = self._known[instruction]
         if self._width is not None and len(ids) > self._width:
-            raise ValueError(
-                f"the instruction {instruction!r} has {len(ids)} tokens, model.prompt_tokens is {self._width}: raise it"
+            raise ConfigError(
+                f"model.prompt_tokens: got {self._width}, but the prompt of {instruction!r} has {len(ids)} tokens: raise it, or "
+                "leave it out"
             )
         return ids
 
