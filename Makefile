@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+BENCH ?= overlap virtual_rl_vla3 virtual_hybrid virtual_scaling
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -37,7 +38,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.dev
-	@for one in benchmarks/*.py; do echo "== $$one"; $(BIN)/python $$one || exit 1; done
+	@for one in $(BENCH); do echo "== $$one"; $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage

@@ -123,6 +123,21 @@ def test_what_lies_in_a_pause_is_of_no_step():
     assert metrics["env_steps_per_second_device_bound"] == 8 / 2.0
 
 
+def test_calls_that_a_pause_cuts_lie_where_they_were():
+    """Two calls on one GPU, from 1 to 7 and from 4 to 9; the run evaluates from 5 to 11: they cover 1 to 5."""
+    times = Timekeeper(devices={"a": ["gpu"], "b": ["gpu"]}, cores=1.0)
+    times.begin(0.0, 1)
+    times.finish(5.0, 5.0, 0, 0.0, ())
+    times.worked("sim-0", "simulate", 1_000_000_000, 6.0, slots=[0], cpu_seconds=3.0)
+    times.worked("a", "generate", 1_000_000_000, 6.0, slots=[0])
+    times.worked("b", "generate", 4_000_000_000, 5.0, slots=[1])
+    times.begin(11.0, 2)
+    times.worked("a", "generate", 11_000_000_000, 1.0, slots=[0])
+    metrics = times.finish(12.0, 1.0, 10, 0.0, ())
+    assert metrics["env_steps_per_second_device_bound"] == 10 / (4.0 + 1.0)
+    assert metrics["time/busy_cores"] == pytest.approx(3.0 * 4 / 6)
+
+
 # ---- a run ----------------------------------------------------------------------------------------------------------
 
 STEADY = {

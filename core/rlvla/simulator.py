@@ -59,10 +59,10 @@ class ChunkResult:
     """bool ``[N, H]``: this action was executed. A prefix; the ending action counts."""
     success: Array
     """bool ``[N]``: the task was solved in this chunk."""
-    success_at_end: Array | None = None
-    """bool ``[N]``: it is solved after the last executed action, where an episode may go on after success; None: ``success``."""
     frames: Sequence[Array] | None = None
     """With video on, for each row the uint8 ``[n, height, width, 3]`` pictures of its n executed actions."""
+    success_at_end: Array | None = None
+    """bool ``[N]``: it is solved after the last executed action, where an episode may go on after success; None: ``success``."""
 
 
 class Simulator(ABC):

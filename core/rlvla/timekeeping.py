@@ -195,20 +195,27 @@ class Timekeeper:
         if role is None:
             return
         self._actors[actor] = KIND[phase]
-        paused = max(0.0, min(ended_ns, self._pause[1]) - max(began_ns, self._pause[0]))
-        own = ended_ns - began_ns - round(paused)
-        self._work.setdefault((actor, role), []).append((ended_ns - own, ended_ns))
+        pieces = self._outside_pause(began_ns, ended_ns)
+        self._work.setdefault((actor, role), []).extend(pieces)
+        own = sum(stop - start for start, stop in pieces)
         self._by_actor[actor] += own
-        self._processor[role] = self._processor.get(role, 0.0) + cpu_seconds
+        share = own / (ended_ns - began_ns) if ended_ns > began_ns else 1.0
+        self._processor[role] = self._processor.get(role, 0.0) + share * cpu_seconds
         if role in ("generate", "simulate"):
             for one in slots:
-                self._chains[self._stages.get(one, one)].append((ended_ns - own, ended_ns))
+                self._chains[self._stages.get(one, one)].extend(pieces)
         if phase == "simulate":
             self._slots.update(slots)
             self._workers.add(actor, seconds)
             self._peaks[actor] = peak_bytes
         elif phase == "generate":
             self._batches.append(rows)
+
+    def _outside_pause(self, began_ns: int, ended_ns: int) -> list[Interval]:
+        """Return the parts of an interval before and after the pause."""
+        before = began_ns, min(ended_ns, self._pause[0])
+        after = round(min(max(began_ns, self._pause[1]), ended_ns)), ended_ns  # a pause may not have ended
+        return [(start, stop) for start, stop in (before, after) if stop > start]
 
     def together(self, slots: Sequence[int]) -> None:
         """Slots ask for chunks together, so that each waits for the slowest of them."""
