@@ -62,6 +62,29 @@ def test_forecasts_by_hand():
     assert forecast_of(scheduler="hybrid", stages=2).step_seconds == pytest.approx(10.0 + 3.0)
 
 
+def test_what_is_trained_counts_and_not_what_is_played_ahead():
+    """The trainer takes 12 x 1 s, so full-async trains 36 env steps in 12 s, whatever it plays ahead."""
+    slow = dataclasses.replace(MEASURED, train_sample=1.0)
+    for staleness in (1, 5):
+        config = configs.read({**recipe(), "scheduler": {"use": "full-async", "max_staleness": staleness}})
+        config = configs.read({**config.to_dict(), "algo": {**config.to_dict()["algo"], "max_staleness": staleness}})
+        found = forecast.forecast(dataclasses.replace(slow, device="cpu", cores=64), config, check(config))
+        assert found.env_steps_per_second == pytest.approx(36 / 12, rel=0.02)
+        assert found.step_seconds == pytest.approx(12.0, rel=0.02)
+        assert found.schedule_bound >= found.env_steps_per_second
+
+
+def test_windows_of_one_episode_are_as_long_as_it():
+    """Episodes of 2 chunks in windows of 3, each from its start: 2 x (2 s + 2 s), and training on as many as there may be."""
+    source = recipe()
+    source["sim"]["max_episode_steps"] = 6
+    source["algo"]["partial_reset"] = False
+    config = configs.read(source)
+    found = forecast.forecast(dataclasses.replace(MEASURED, train_sample=1e-9), config, check(config))
+    assert found.step_seconds == pytest.approx(8.0)
+    assert found.env_steps_per_second == pytest.approx(4 * 2 * 3 / 8)
+
+
 def test_generators_share_the_batches_and_their_device():
     """A batch of two slots becomes two at once on one GPU: each takes as long as both together."""
     assert forecast_of(scheduler="async-rollout", generators=2).busy["gpu"] == pytest.approx(
@@ -112,7 +135,7 @@ def test_files_that_say_nothing_about_the_run_are_refused(tmp_path, capsys):
     file, lines = tmp_path / "profile.json", tmp_path / "recipe.yaml"
     MEASURED.write(file)
     assert profile.read(file) == MEASURED
-    lines.write_text(json.dumps(recipe()))
+    lines.write_text(json.dumps(recipe(device="auto")))
     assert cli.main(["plan", str(lines), "--profile", str(file)]) == 0
     assert "env steps/s; at most" in capsys.readouterr().out
     assert cli.main(["plan", str(lines)]) == 0
@@ -121,6 +144,8 @@ def test_files_that_say_nothing_about_the_run_are_refused(tmp_path, capsys):
         ({"model": "openvla"}, "measured with model 'openvla', the run has 'fake'"),
         ({"horizon": 8}, "measured with horizon 8, the run has 3"),
         ({"cores": "many"}, "cores: got 'many'"),
+        ({"simulate": {"1": []}}, "got no chunk step or batch, or one of 0 s or less"),
+        ({"generate": {"1": -1.0}}, "got no chunk step or batch, or one of 0 s or less"),
     ):
         (tmp_path / "other.json").write_text(json.dumps({**dataclasses.asdict(MEASURED), **change}))
         assert cli.main(["plan", str(lines), "--profile", str(tmp_path / "other.json")]) == 2

@@ -35,7 +35,7 @@ def ray():
     runtime.close()
 
 
-def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), **run):
+def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), evaluation=None, **run):
     quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 2, "threads": 1, "device": "cpu"}
     sim = {"use": "fake", "num_envs": 5, **(sim or {})}
@@ -45,6 +45,7 @@ def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners
         algo=algo,
         scheduler=scheduler,
         train={"learning_rate": 1e-2},
+        eval=evaluation,
         run={**options, **quiet, "runtime": runtime, **run},
         listeners=listeners,
     )
@@ -109,6 +110,20 @@ def test_several_generators_and_hosts_give_the_same_bits_also_when_one_generator
     assert left(tmp_path / "ray") == left(tmp_path / "local")
     assert sum(one["workers/restarts"] for one in killer.metrics) == 1
     assert {span.actor for span in read(tmp_path / "ray")} >= {"generator-0", "generator-1", "sim-0", "sim-1"}
+
+
+def test_a_dead_evaluator_is_replaced(tmp_path, ray):
+    killer = Killer(lambda engine: engine._second_generator, after=2)
+    options = {"evaluation": {"every": 1, "episodes": 3, "num_envs": 2}, "deterministic": True}
+    with build(tmp_path, "local", "local", **options) as run:
+        run.train()
+    with build(tmp_path, "ray", "ray", listeners=[killer], **options) as run:
+        killer.train(run)
+    assert left(tmp_path / "ray") == left(tmp_path / "local")
+    found = [sorted((tmp_path / one / "evaluations").iterdir()) for one in ("local", "ray")]
+    for local, other in zip(*found, strict=True):
+        assert json.loads(local.read_text())["episodes"] == json.loads(other.read_text())["episodes"]
+    assert len(found[1]) == 3
 
 
 def test_a_dead_host_of_simulators_is_replaced(tmp_path, ray):

@@ -129,6 +129,10 @@ def fitted(config: RunConfig) -> RunConfig:
             log.warning("--fit sets %s", fit)
             section, _, option = fit.option.partition(".")
             overrides.setdefault(section, {})[option] = fit.value
+        for change in overrides.values():
+            if "use" in change:  # another plugin does not have the options of this one
+                for option in set(change) - {"use"}:
+                    del change[option]
         return fitted(configs.read(configs.overridden(config.to_dict(), overrides)))
     return config
 

@@ -25,7 +25,7 @@ from rlvla.evaluation import Evaluator
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
 from rlvla.results import EvalResults
-from rlvla.rollout import Row, Slot
+from rlvla.rollout import Row, Slot, surviving
 from rlvla.runtimes import Handle, runtime_of
 from rlvla.scheduler import Scheduler
 from rlvla.timekeeping import Timekeeper
@@ -317,8 +317,8 @@ class Engine:
             return await self._evaluate_beside(config, step, *await self._pinned(config))
         async with self.graph.paused():
             await self.graph.publish(config.weights)
-            told = partial(self.graph.report, "evaluate")
-            results = await self._evaluator.play(config, step, self.generators[0], told)
+            first, told = self.generators[0], partial(self.graph.report, "evaluate")
+            results = await self._evaluator.play(config, step, first, partial(self.graph.offer, first), told)
             if config.weights != "latest":  # rollouts that go on do so with the weights as trained
                 await self.graph.publish()
         self._tell_of_videos(step, results)
@@ -335,13 +335,14 @@ class Engine:
             start = partial(self._runtime.start, {"evaluator": self._learner.generator}, replaceable=True)
             (self._second_generator,) = await asyncio.to_thread(start)
         generator = self._second_generator
-        await generator.call("offer", weights, version)
+        pinned = partial(generator.call, "offer", weights, version)
+        await surviving(generator, pinned, lambda: None)
 
         def heard(done: Callable[[], float]) -> None:
             if self.graph.steps_done >= self.graph.until:  # else a display shows what training does
                 self.graph.report("evaluate", done)
 
-        results = await self._evaluator.play(config, step, generator, heard)
+        results = await self._evaluator.play(config, step, generator, pinned, heard)
         self._tell_of_videos(step, results)
         return results
 

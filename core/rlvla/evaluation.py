@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rlvla.checks import Specs, split
 from rlvla.configs import EvalConfig, RunConfig, plain
 from rlvla.receipts import Ended, SlotReceipt, StepReceipt
 from rlvla.results import EvalEpisode, EvalResults
-from rlvla.rollout import Rollout, Slot
+from rlvla.rollout import Rollout, Slot, surviving
 from rlvla.runtimes import Handle
 from rlvla.seeds import derive
 from rlvla.specs import SimulatorSpec, Start
@@ -148,9 +149,16 @@ class Evaluator:
         self._versions = versions_of_simulator
         self._times = times
         self._turn = asyncio.Lock()
+        self._weights: Callable[[], Awaitable[object]]
+        """Brings the weights that are evaluated to a generator that was made again."""
 
     async def play(
-        self, config: EvalConfig, step: int, generator: Handle, heard: Callable[[Callable[[], float]], None]
+        self,
+        config: EvalConfig,
+        step: int,
+        generator: Handle,
+        weights: Callable[[], Awaitable[object]],
+        heard: Callable[[Callable[[], float]], None],
     ) -> EvalResults:
         """Run the evaluation's episodes with the weights that a generator holds; nobody else may change them meanwhile.
 
@@ -158,9 +166,11 @@ class Evaluator:
             config: what to measure.
             step: training steps done, for the names of videos.
             generator: who chooses chunks.
+            weights: brings the same weights to the generator that takes its place where it dies.
             heard: told, as episodes end, what gives the share that is done.
         """
         async with self._turn:
+            self._weights = weights
             return await self._play(config, step, generator, heard)
 
     async def _play(
@@ -207,6 +217,9 @@ class Evaluator:
             sink.videos[work.ticket] = self._directory / "videos" / name
             return sink.videos[work.ticket]
 
+        def restarted() -> None:
+            self._times.restarted(generator.name, asyncio.get_running_loop().time())
+
         episodes = sink.episodes
         slots = [len(slot.rows) for slot in self.slots] if self._specs.sim.builds_tasks else ()
         feed = EpisodeFeed(episodes, config.seed, slots, only)
@@ -214,7 +227,8 @@ class Evaluator:
         watch = self._watch
         total = len(episodes if only is None else only)
         while working := await watch("evaluation: reset", rollout.begin(self.slots)):
-            receipt = await watch("evaluation: generate", rollout.generate(working, generator), generator.name)
+            choosing = surviving(generator, partial(rollout.generate, working, generator), restarted, self._weights)
+            receipt = await watch("evaluation: generate", choosing, generator.name)
             steps = (watch("evaluation: simulate", rollout.step(slot), slot.actor.name) for slot in working)
             await asyncio.gather(*steps)
             heard(lambda: sink.done / total)

@@ -15,8 +15,9 @@ from rlvla.profile import Profile
 from rlvla.scheduler import Scheduler
 from rlvla.testing.virtual import Kind, Latency, World, play
 
-STEPS = 6
-"""Training steps that are played; the first 1 + max_staleness fill pipes and are not counted."""
+COUNTED = 6
+"""Training steps that count: neither the first 1 + max_staleness, which fill pipes, nor as many at the end, beside which
+less and less is played."""
 _WORTH_SAYING = 1.05
 """A change is named if it makes a run this many times as fast."""
 
@@ -61,13 +62,14 @@ def forecast(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[
     """
     scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
     played = play(scheduler, world(profile, config, specs, slots or specs.slots))
-    counted = played.metrics[1 + specs.scheduler.max_staleness :]
+    uncounted = 1 + specs.scheduler.max_staleness
+    counted = played.metrics[uncounted:-uncounted]
     seconds = sum(one["time/step_s"] for one in counted)
-    chunks = counted[-1]["env_steps"] - played.metrics[-len(counted) - 1]["env_steps"]
     horizon, busiest = profile.horizon, max(played.devices.values())
+    # what is trained, not what is played: a schedule may play ahead, and then no more
+    rate = horizon * len(counted) * specs.units_per_step * _chunks_of_unit(specs) / seconds
     device_bound = horizon * played.metrics[-1]["env_steps"] / busiest
-    schedule_bound = horizon * played.metrics[-1]["env_steps_per_second_run_schedule_bound"]
-    rate = horizon * chunks / seconds
+    schedule_bound = rate / counted[-1].get("time/run_overlap_efficiency", 1.0)
     return Forecast(
         env_steps_per_second=rate,
         device_bound=max(rate, device_bound),  # of all steps, also of those that are not counted
@@ -75,6 +77,14 @@ def forecast(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[
         step_seconds=seconds / len(counted),
         busy={name: one / played.seconds for name, one in played.devices.items() if one},
     )
+
+
+def _chunks_of_unit(specs: Specs) -> int:
+    """Return the chunks of a unit whose episodes are as long as they can be."""
+    algo = specs.algo
+    if algo.unit == "group":
+        return algo.group_size * specs.max_chunks
+    return algo.window if algo.partial_reset else min(algo.window, specs.max_chunks)
 
 
 def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int]) -> World:
@@ -99,9 +109,10 @@ def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int
         slots=slots,
         unit=algo.unit,
         window=algo.window,
+        partial_reset=algo.partial_reset,
         group_size=algo.group_size,
         units_per_step=specs.units_per_step,
-        steps=STEPS,
+        steps=COUNTED + 2 * (1 + specs.scheduler.max_staleness),
         latency=Latency(
             simulate=simulate,
             reset=profile.reset,

@@ -8,7 +8,6 @@ and forwards references to everything else.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -24,14 +23,13 @@ from rlvla.errors import WorkerDied
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
 from rlvla.receipts import Ended, GenerateReceipt, Member, SlotReceipt, StepReceipt, UnitReport
-from rlvla.rollout import MAX_RESTARTS, Rollout, Slot
+from rlvla.rollout import Rollout, Slot, surviving
 from rlvla.runtimes import Handle
 from rlvla.tickets import Tickets
 from rlvla.timekeeping import Timekeeper
 from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed, Work
 
-log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
@@ -340,14 +338,14 @@ class Graph:
         version, times = made.version, self.meter.times
         times.worked(self._trainer.name, "publish", made.began_ns, made.seconds, version=version)
         self._offered = tensors, version
-        await self._timed("publish", asyncio.gather(*map(self._offer, self._generators)))
+        await self._timed("publish", asyncio.gather(*map(self.offer, self._generators)))
         # A batch that is launched after the offers' receipts swaps first, so these weights act from now on.
         assert version >= self._tickets.version, "acting version went backwards"
         self._tickets.version = version
         self._news.tell()
         self._hooks.call("on_weights_published", policy_version=version, seconds=loop.time() - began)
 
-    async def _offer(self, generator: Handle) -> None:
+    async def offer(self, generator: Handle) -> None:
         """Bring the newest weights to a generator."""
         assert self._offered is not None, "nothing was published"
         tensors, version = self._offered
@@ -356,17 +354,11 @@ class Graph:
 
     async def _surviving(self, generator: Handle, calling: Callable[[], Awaitable[R]], anew: bool = False) -> R:
         """Call a generator, and the one that its runtime makes in its place where it dies; ``anew``: that needs weights."""
-        for left in reversed(range(MAX_RESTARTS + 1)):
-            try:
-                return await calling()
-            except WorkerDied as error:
-                if error.worker != generator.name or not left:
-                    raise
-                log.warning("%s; another one takes its place and does its work again", error)
-                self.meter.times.restarted(generator.name, asyncio.get_running_loop().time())
-                if anew:
-                    await self._offer(generator)
-        raise AssertionError("the last try raises or returns")
+
+        def restarted() -> None:
+            self.meter.times.restarted(generator.name, asyncio.get_running_loop().time())
+
+        return await surviving(generator, calling, restarted, partial(self.offer, generator) if anew else None)
 
     def _acting(self, generators: Sequence[Handle]) -> Callable[[Sequence[Slot], int], Coroutine[Any, Any, None]]:
         """Return what a machine's batcher calls."""

@@ -90,13 +90,19 @@ def read(path: str | Path) -> Profile:
     """
     path = Path(path).expanduser()
     try:
-        return read_one(Profile, json.loads(path.read_text()))
+        found = read_one(Profile, json.loads(path.read_text()))
     except OSError as error:
         raise ConfigError(f"--profile {path}: {error.strerror}; `rlvla profile` writes one") from error
     except (ValueError, TypeError) as error:
         raise ConfigError(f"--profile {path}: not a profile: {error}; `rlvla profile` writes one") from error
     except ConfigError as error:
         raise ConfigError([f"--profile {path}: {problem}" for problem in error.problems]) from error
+    some = [*found.simulate.items(), ("generate", tuple(found.generate.values()))]
+    if not found.simulate or any(not seconds or min(seconds) <= 0 for _, seconds in some):
+        raise ConfigError(
+            f"--profile {path}: got no chunk step or batch, or one of 0 s or less; measure with `rlvla profile`"
+        )
+    return found
 
 
 def of_run(directory: Path) -> Profile:
@@ -171,8 +177,12 @@ def typical(config: RunConfig, specs: Specs) -> Profile | None:
 def mismatches(profile: Profile, config: RunConfig) -> list[str]:
     """Say what a profile was measured with that a run does not have."""
     wanted = {"sim": config.sim.name, "model": config.model.name, "horizon": config.model.describe().horizon}
-    return [
+    problems = [
         f"--profile: measured with {name} {getattr(profile, name)!r}, the run has {value!r}; measure it with `rlvla profile`"
         for name, value in wanted.items()
         if getattr(profile, name) != value
     ]
+    device = config.run.device.partition(":")[0]
+    if device not in ("auto", profile.device):
+        problems.append(f"--profile: measured on {profile.device}, run.device is {config.run.device}; measure it there")
+    return problems

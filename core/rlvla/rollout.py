@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rlvla.assembly import Entry
 from rlvla.errors import WorkerDied
@@ -23,6 +23,7 @@ from rlvla.work import Feed, Work
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
+R = TypeVar("R")
 """A slot whose worker dies this often without a single chunk step in between ends the run."""
 
 
@@ -82,6 +83,33 @@ class Sink(Protocol):
 
     def replaced(self, slot: Slot) -> None:
         """A slot's dead worker was started again."""
+
+
+async def surviving(
+    generator: Handle,
+    calling: Callable[[], Awaitable[R]],
+    restarted: Callable[[], None],
+    anew: Callable[[], Awaitable[object]] | None = None,
+) -> R:
+    """Call a generator, and the one that its runtime makes in its place where it dies.
+
+    Args:
+        generator: who is called.
+        calling: does it.
+        restarted: told of a death.
+        anew: brings weights to the one in its place.
+    """
+    for left in reversed(range(MAX_RESTARTS + 1)):
+        try:
+            return await calling()
+        except WorkerDied as error:
+            if error.worker != generator.name or not left:
+                raise
+            log.warning("%s; another one takes its place and does its work again", error)
+            restarted()
+            if anew is not None:
+                await anew()
+    raise AssertionError("the last try raises or returns")
 
 
 class Rollout:

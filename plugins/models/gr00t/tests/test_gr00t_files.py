@@ -106,6 +106,14 @@ def test_a_saved_adapter_goes_on_where_it_was(checkpoint, tmp_path):
         described(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"model\.lora_rank: got 8, the adapter in .* has rank 4"):
         described(tmp_path / "run", tune="lora", lora_rank=8)
+    change(tmp_path / "run/adapter_config.json", lora_alpha=40.0)
+    stronger = worlds.make(tmp_path / "run", tune="lora")
+    assert not torch.equal(worlds.act(stronger, seen).value, worlds.act(model, seen).value)
+    with pytest.raises(ConfigError, match=r"model\.lora_alpha: got 4\.0, the adapter in .* was trained with 40\.0"):
+        described(tmp_path / "run", tune="lora", lora_alpha=4.0)
+    change(tmp_path / "run/adapter_config.json", use_dora=True)
+    with pytest.raises(CheckpointError, match=r"use_dora True .*not plain LoRA"):
+        described(tmp_path / "run", tune="lora")
     with pytest.raises(CheckpointError, match="holds no LoRA adapter"):
         worlds.make(checkpoint).save(tmp_path / "plain")
         model.load(tmp_path / "plain")
@@ -218,6 +226,25 @@ def test_settings_that_contradict_the_checkpoint_are_all_named(checkpoint):
         "model.state_keys: gr1 has no state torso; it has joints",
     ):
         assert words in text
+
+
+def test_kept_features_need_a_length(checkpoint):
+    with pytest.raises(ConfigError, match=r"model\.keep_features: features are as long as .* give model\.pad_to"):
+        described(checkpoint, keep_features=3, padding="masked", pad_to=None)
+    described(checkpoint, keep_features=3, padding="masked", pad_to=120)
+
+
+def test_an_export_of_a_drawn_checkpoint_holds_what_was_trained(tmp_path):
+    place = tiny.write(tmp_path / "drawn", action_dim=3, state_dim=4, tags=("gr1",), weights=False)
+    model, seen = worlds.make(place), worlds.observation(3)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.5)
+    model.weights_changed(1)
+    model.export(tmp_path / "out")
+    assert "rlvla_random" not in json.loads((tmp_path / "out/config.json").read_text())
+    exported = worlds.act(worlds.make(tmp_path / "out"), seen)
+    torch.testing.assert_close(exported.value, worlds.act(model, seen).value, rtol=0.02, atol=0.02)
 
 
 def test_missing_statistics_are_named(copy):

@@ -101,7 +101,7 @@ class Gr00tConfig:
     lora_rank: Annotated[int, Ge(1)] = 32
     """Rank of the adapters."""
     lora_alpha: Annotated[float, Gt(0)] | None = None
-    """Adapters are scaled by this over the rank; None: by 1."""
+    """Adapters are scaled by this over the rank; None: by 1, or as the checkpoint's adapter was."""
     lora_targets: tuple[str, ...] = LLM_LINEARS
     """Last part of the names of layers that get adapters (with ``tune_vision`` also ``out_proj``, ``fc1``, ``fc2``)."""
     detach_critic: bool = False
@@ -208,6 +208,11 @@ def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
         problems.append("model.keep_features: features change with adapters (model.tune: 'lora'): set it to 0")
     if config.language == "fp8" and config.tune == "lora":
         problems.append("model.language: 'fp8' is of frozen weights, and model.tune is 'lora': 'same'")
+    if config.keep_features and config.padding == "masked" and config.pad_to is None:
+        problems.append(
+            "model.keep_features: features are as long as the batch that they were computed in: give model.pad_to, or set "
+            "keep_features to 0"
+        )
     if config.tune == "lora" and not config.lora_targets:
         problems.append("model.lora_targets: empty; name layers, or set model.tune to 'head'")
     if (adapter := header.adapter) is not None:
@@ -215,10 +220,14 @@ def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
             problems.append(
                 f"model.tune: got {config.tune!r}, but {adapter} holds a LoRA adapter: 'lora', or export it first"
             )
-        elif config.lora_rank != header.adapter_rank:
-            problems.append(
-                f"model.lora_rank: got {config.lora_rank}, the adapter in {adapter} has rank {header.adapter_rank}"
-            )
+        else:
+            rank, alpha = header.adapter_header.rank, header.adapter_header.alpha
+            if config.lora_rank != rank:
+                problems.append(f"model.lora_rank: got {config.lora_rank}, the adapter in {adapter} has rank {rank}")
+            if config.lora_alpha not in (None, alpha):
+                problems.append(
+                    f"model.lora_alpha: got {config.lora_alpha}, the adapter in {adapter} was trained with {alpha}: leave it out"
+                )
     try:
         tag = header.tag(config.embodiment_tag)
         row_of(tag, config.embodiment_table, config.embodiment_id, head)

@@ -91,7 +91,9 @@ def write_headers(folder: Path, header: Header, base: str | None) -> None:
     """
     source = header.base or header
     (folder / METADATA).parent.mkdir(parents=True, exist_ok=True)
-    config = dict(source.config) if base is None else {**source.config, "rlvla_base": base}
+    config = {**source.config, "rlvla_base": base}
+    if base is None:  # the folder's own weights count, whatever they began as
+        config = {name: value for name, value in source.config.items() if name != "rlvla_random"}
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     (folder / METADATA).write_text(json.dumps(dict(header.metadata), indent=1))
     if base is None and (source.folder / "eagle").is_dir():

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rlvla.checkpoint_header import adapter_of, missing, read_json, shards_of
+from rlvla.checkpoint_header import AdapterHeader, adapter_of, missing, read_adapter, read_json, shards_of
 from rlvla.errors import CheckpointError, ConfigError
 
 T = TypeVar("T")
@@ -229,10 +229,10 @@ class Header:
         return self.folder if (self.folder / "adapter_config.json").is_file() else adapter_of(self.folder)
 
     @property
-    def adapter_rank(self) -> int:
-        """Rank of the adapter."""
+    def adapter_header(self) -> AdapterHeader:
+        """Rank and scale of the adapter."""
         assert self.adapter is not None
-        return int(read_json(self.adapter / "adapter_config.json")["r"])
+        return read_adapter(self.adapter)
 
     def tokenizer(self, configured: str | None) -> Path:
         """Return the folder with the tokenizer's files.

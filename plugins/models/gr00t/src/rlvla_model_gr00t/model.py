@@ -143,6 +143,8 @@ class Gr00tModel(Model):
             pool = "backbone.eagle_model.vision_model.vision_model.head"
             layers = adapters.targets(network, config.lora_targets, (files.HEAD, pool, *vision), hint)
             alpha = float(config.lora_rank) if config.lora_alpha is None else config.lora_alpha
+            if self.header.adapter is not None:
+                alpha = self.header.adapter_header.alpha
             self._lora = adapters.add(network, layers, config.lora_rank, alpha, generator)
             for parameter in adapters.weights(network).values():
                 parameter.requires_grad_(True)
@@ -153,7 +155,7 @@ class Gr00tModel(Model):
     def _read_adapter(self, header: Header) -> None:
         assert header.adapter is not None
         wanted, found = adapters.weights(self.network), weight_files.read_tensors(header.adapter / files.ADAPTER)
-        ranks = f"rank {header.adapter_rank}; model.lora_rank is {self.config.lora_rank}"
+        ranks = f"rank {header.adapter_header.rank}; model.lora_rank is {self.config.lora_rank}"
         weight_files.compare(f"{header.adapter} ({ranks})", wanted, found)
         copy_weights(wanted, found)
 
