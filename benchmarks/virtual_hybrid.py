@@ -281,7 +281,12 @@ def markdown(result: dict[str, Any], picture: str) -> str:
             for one in found.values()
         ]
         lines.append(f"| {fixed} | " + " | ".join(cells) + " |")
+    against = [found["derived over collocated"] for found in result["sweeps"].values()]
     lines += [
+        "",
+        f"Everything on all GPUs in turn (collocated) is at least as fast in every mix: the derived split reaches "
+        f"{max(one['most'] for one in against)} of it at most, {min(one['median'] for one in against)} to "
+        f"{max(one['median'] for one in against)} in the median. Hybrid is for what does not fit into one GPU together.",
         "",
         "Where 4/4/8 with k = 2 gains 1.88 or more over 2/2/4:",
         "",

@@ -189,11 +189,16 @@ def markdown(result: dict[str, Any], picture: str) -> str:
             )
     largest = {name: found["gpus"]["256"] for name, found in result["studies"].items() if "256" in found["gpus"]}
     worst = largest["full-async, slots of 4"]
+
+    def reached(rows: int) -> str:
+        one = largest[f"full-async, slots of {rows}"]
+        return f"{one['efficiency']:.3f} ({one['env_steps_per_second'] / 256:.0f} env steps/s a GPU)"
+
     lines += [
         "",
         f"At 256 GPUs the limit is the controller: busy {100 * worst['controller_busy']:.0f} % of the time with slots of 4 "
         f"({worst['efficiency']:.3f}). Larger slots mean fewer calls: slots of 16 reach "
-        f"{largest['full-async, slots of 16']['efficiency']:.3f}, of 32 {largest['full-async, slots of 32']['efficiency']:.3f}. "
+        f"{reached(16)}, of 32 {reached(32)}, each against 8 GPUs with its own slots. "
         f"With a controller that costs nothing slots of 16 would reach "
         f"{largest['full-async, slots of 16, controller free']['efficiency']:.3f}; fewer all-reduces, by minibatches of 256 "
         f"chunks a GPU, do not help ({largest['full-async, slots of 16, minibatches of 256']['efficiency']:.3f}). In lockstep (sync, and stages of "
