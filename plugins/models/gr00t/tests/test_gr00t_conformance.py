@@ -7,7 +7,10 @@ from rlvla.testing import ModelConformance
 
 ACTION = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "gripper", closes_at="high"))
 COMMON = {"embodiment_tag": "gr1", "horizon": 2, "dtype": "fp32", "pad_to": 160, "lora_rank": 4}
-ANNEALED = {"noise_level_final": 0.1, "noise_anneal_steps": 3, "keep_features": 8, "noise": "flow_sde", "tune": "head"}
+ANNEALED = {"noise_level_final": 0.1, "noise_anneal_steps": 3, "noise": "flow_sde", "tune": "head"} | {
+    "keep_features": 8,
+    "pad_to": 160,
+}
 LORA = {"tune": "lora", "keep_features": 0, "state": "given"}
 
 
