@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RlvlaError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    except OSError as error:
+        sys.stderr.write(
+            f"{options.out} cannot be written: {error}; give a folder on a disk with space, that you may write\n"
+        )
+        return 2
     sys.stdout.write(f"{options.out}\n")
     return 0
 
