@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -256,7 +257,9 @@ def test_missing_statistics_are_named(copy):
     file.write_text(json.dumps(data))
     with pytest.raises(ConfigError, match=r"gr1 has no q99 of its action 'joints'; statistics there: max, mean"):
         described(copy, normalisation="q99")
-    with pytest.raises(ConfigError, match=r"state 'joints' of gr1 has 4 dimensions and statistics of 1"):
+    with pytest.raises(
+        ConfigError, match=r"state 'joints' of gr1 has 4 dimensions and statistics of \{'min': 1, 'max': 1\}"
+    ):
         described(copy)
 
 
@@ -309,38 +312,125 @@ def test_embodiments_rows_of_another_count_are_reported(copy):
         worlds.make(copy)
 
 
-@pytest.mark.parametrize(
-    ("part", "value", "words"),
-    [
-        ("max", "high", r"min and max of its state 'joints' are not lists of numbers"),
-        ("max", [1.0], r"min and max of its state 'joints' are of different lengths"),
-    ],
-)
-def test_damaged_statistics_are_named(copy, part, value, words):
+def edited(copy: Path, *path: str, value) -> None:
+    """Put a value into gr1's metadata."""
     file = copy / "experiment_cfg/metadata.json"
     data = json.loads(file.read_text())
-    data["gr1"]["statistics"]["state"]["joints"][part] = value
+    place = data["gr1"]
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
     file.write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match=words):
+
+
+@pytest.mark.parametrize("part", ["state", "action"])
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "words"),
+    [
+        ("min_max", "max", "most", r"joints\.max: got 'most', wanted a valid tuple"),
+        ("min_max", "max", [1.0], r"has \d dimensions and statistics of \{'min': \d, 'max': 1\}"),
+        ("min_max", "min", [math.nan, 0.0, 0.0, 0.0], r"joints\.min\.0: got nan, wanted a finite number"),
+        ("q99", "q99", [0.0, math.inf, 0.0, 0.0], r"joints\.q99\.1: got inf, wanted a finite number"),
+        ("mean_std", "mean", [0.0, 0.0, None, 0.0], r"joints\.mean\.2: got None, wanted a valid number"),
+        ("min_max", "max", [2.0, -2.0, 2.0, -2.0], r"got min above max .* in dimensions 1"),
+        ("q99", "q01", [-2.0, 2.0, -2.0, -2.0], r"got q01 above q99 .* in dimensions 1"),
+        ("mean_std", "std", [1.0, 1.0, -0.1, 1.0], r"a std below 0\) in dimensions 2"),
+    ],
+)
+def test_damaged_statistics_are_named(copy, part, kind, name, value, words):
+    size = {"state": 4, "action": 3}[part]
+    edited(copy, "statistics", part, "joints", name, value=value[:size] if isinstance(value, list) else value)
+    with pytest.raises((CheckpointError, ConfigError), match=words):
+        described(copy, normalisation=kind)
+    others = {"min_max", "q99", "mean_std"} - {kind}
+    assert [described(copy, normalisation=other).horizon for other in others] == [
+        2,
+        2,
+    ]  # what is not read does not matter
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("statistics",), {"state": []}, r"gr1 is damaged.*\n.*statistics\.state: got \[\], wanted a valid dictionary"),
+        (("statistics",), None, r"statistics: got None"),
+        (("statistics", "state", "joints"), [1], r"statistics\.state\.joints: got \[1\]"),
+        (("modalities", "state"), "all", r"modalities\.state: got 'all'"),
+        (("modalities", "video"), ["image"], r"modalities\.video: got \['image'\]"),
+        (("modalities", "action", "joints"), 3, r"modalities\.action\.joints: got 3"),
+        (
+            ("modalities", "action", "joints", "shape"),
+            [],
+            r"shapes in gr1\.modalities\.action .*\n.*joints\.0: missing",
+        ),
+        (("modalities", "action", "joints", "shape"), ["three"], r"joints\.0: got 'three', wanted a valid integer"),
+        (("modalities", "action", "joints", "shape"), None, r"joints\.0: got None"),
+    ],
+)
+def test_damaged_metadata_is_named(copy, path, value, words):
+    edited(copy, *path, value=value)
+    with pytest.raises(CheckpointError, match=words):
         described(copy)
-    file.write_text(json.dumps({**data, "gr1": {"statistics": {"state": []}}}))
-    with pytest.raises(
-        CheckpointError, match=r"metadata\.json: modalities of 'gr1' is missing or no object of objects"
-    ):
+
+
+def test_a_robot_that_is_no_object(copy):
+    change(copy / "experiment_cfg/metadata.json", gr1=7)
+    with pytest.raises(CheckpointError, match=r"metadata\.json: gr1 is damaged"):
+        described(copy)
+    (copy / "experiment_cfg/metadata.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"model\.embodiment_tag: got 'gr1', wanted one of none"):
         described(copy)
 
 
 @pytest.mark.parametrize(
-    ("change_of", "words"),
+    ("path", "value", "words"),
     [
-        ({"hidden_size": "large"}, r"action_head_cfg\.hidden_size is 'large', wanted a number above 0"),
-        ({"diffusion_model_cfg": {"num_layers": 0}}, r"diffusion_model_cfg\.num_layers is 0, wanted a number above 0"),
-        ({"vl_self_attention_cfg": 4}, r"vl_self_attention_cfg is a int, wanted an object"),
+        (
+            ("action_head_cfg", "hidden_size"),
+            "large",
+            r"action_head_cfg\.hidden_size: got 'large', wanted a valid integer",
+        ),
+        (
+            ("action_head_cfg", "action_horizon"),
+            0,
+            r"action_head_cfg\.action_horizon: got 0, wanted greater than or equal",
+        ),
+        (("action_head_cfg", "max_state_dim"), 1.5, r"action_head_cfg\.max_state_dim: got 1\.5"),
+        (("action_head_cfg", "max_num_embodiments"), [32], r"max_num_embodiments: got \[32\]"),
+        (("action_head_cfg", "use_vlln"), False, r"action_head_cfg\.use_vlln: got False, wanted True"),
+        (("action_head_cfg", "add_pos_embed"), False, r"action_head_cfg\.add_pos_embed: got False, wanted True"),
+        (("action_head_cfg", "diffusion_model_cfg", "num_layers"), 0, r"diffusion_model_cfg\.num_layers: got 0"),
+        (("action_head_cfg", "vl_self_attention_cfg"), 4, r"vl_self_attention_cfg: got 4, wanted a dictionary"),
+        (("action_head_cfg",), "none", r"action_head_cfg: got 'none', wanted a dictionary"),
+        (("backbone_cfg",), [1], r"backbone_cfg: got \[1\]"),
+        (("backbone_cfg", "select_layer"), "twelve", r"backbone_cfg\.select_layer: got 'twelve'"),
+        (("backbone_cfg", "select_layer"), -1, r"backbone_cfg\.select_layer: got -1"),
+        (("eagle_config",), "siglip", r"eagle_config: got 'siglip'"),
+        (("eagle_config", "vision_config"), None, r"eagle_config\.vision_config: got None"),
+        (("eagle_config", "vision_config", "patch_size"), "14", None),
+        (("eagle_config", "vision_config", "image_size"), {}, r"vision_config\.image_size: got \{\}"),
+        (("eagle_config", "text_config", "rms_norm_eps"), math.nan, r"text_config\.rms_norm_eps: got nan"),
+        (("eagle_config", "text_config", "rope_theta"), "x", r"text_config\.rope_theta: got 'x'"),
+        (("eagle_config", "text_config", "head_dim"), 7, r"sizes do not go together, wanted: head_dim is even"),
+        (("eagle_config", "text_config", "num_key_value_heads"), 3, r"heads are a multiple of num_key_value_heads"),
+        (("eagle_config", "vision_config", "num_attention_heads"), 5, r"hidden_size is a multiple of its heads"),
+        (("eagle_config", "image_token_index"), None, r"eagle_config\.image_token_index: got None"),
+        (("eagle_config", "image_token_index"), 99999, r"image_token_index is below vocab_size"),
+        (("rlvla_base",), 3, r"rlvla_base: got 3, wanted a valid string"),
+        (("rlvla_random",), "seed", r"rlvla_random: got 'seed'"),
     ],
 )
-def test_damaged_sizes_are_named(copy, change_of, words):
-    config = json.loads((copy / "config.json").read_text())
-    change(copy / "config.json", action_head_cfg={**config["action_head_cfg"], **change_of})
+def test_damaged_sizes_are_named(copy, path, value, words):
+    file = copy / "config.json"
+    data = json.loads(file.read_text())
+    place = data
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    file.write_text(json.dumps(data))
+    if words is None:  # a number in quotes is the number
+        assert described(copy).horizon == 2
+        return
     with pytest.raises(CheckpointError, match=words):
         described(copy)
 
@@ -349,9 +439,6 @@ def test_sizes_that_do_not_go_together(copy):
     config = json.loads((copy / "config.json").read_text())
     change(copy / "config.json", action_head_cfg={**config["action_head_cfg"], "backbone_embedding_dim": 64})
     with pytest.raises(CheckpointError, match="backbone_embedding_dim is the language model's hidden_size"):
-        described(copy)
-    change(copy / "config.json", action_head_cfg={**config["action_head_cfg"], "use_vlln": False})
-    with pytest.raises(CheckpointError, match="switches use_vlln off"):
         described(copy)
     with pytest.raises(ConfigError, match=r"model\.path: missing"):
         plugin = rlvla.find("model", "gr00t")

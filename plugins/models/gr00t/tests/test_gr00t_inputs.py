@@ -119,6 +119,11 @@ def test_a_tokenizer_of_other_weights_is_refused(checkpoint, tmp_path):
     file.write_text('{"<|im_start|>": 9999}')
     with pytest.raises(CheckpointError, match="gives '<|im_start|>' the id 9999"):
         worlds.make(other)
+    file.write_text('{"<|im_start|>": "last"}')
+    with pytest.raises(
+        CheckpointError, match=r"added_tokens\.json is damaged.*\n.*: got 'last', wanted a valid integer"
+    ):
+        worlds.make(other)
 
 
 # ---- states and actions -----------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
         row_of(tag, config.embodiment_table, config.embodiment_id, head)
     except ConfigError as error:
         return [*problems, *(problem for problem in error.problems if "embodiment_tag" not in problem)]
-    video = tuple((header.metadata[tag].get("modalities") or {}).get("video") or {})
+    video = header.cameras(tag)
     if len(config.cameras) != len(video) or len(set(config.cameras)) < len(config.cameras):
         problems.append(
             f"model.cameras: got {config.cameras}, wanted a role for each of the {len(video)} pictures that {tag} was trained "

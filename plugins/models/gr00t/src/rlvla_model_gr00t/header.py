@@ -7,16 +7,26 @@ may be overridden (``eagle_config`` in it, or ``eagle/config.json`` beside it).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from rlvla.checkpoint_header import AdapterHeader, adapter_of, missing, read_adapter, read_json, shards_of
+from annotated_types import Ge, Gt
+
+from rlvla.checkpoint_header import (
+    AdapterHeader,
+    Finite,
+    adapter_of,
+    missing,
+    read_adapter,
+    read_as,
+    read_json,
+    shards_of,
+)
 from rlvla.errors import CheckpointError, ConfigError
 
-T = TypeVar("T")
 METADATA = "experiment_cfg/metadata.json"
 EMBODIMENTS: Mapping[str, Mapping[str, int]] = {
     "nvidia": {"new_embodiment": 31, "agibot_genie1": 26, "gr1": 24, "oxe_droid": 17},
@@ -24,18 +34,26 @@ EMBODIMENTS: Mapping[str, Mapping[str, int]] = {
 }
 """Tag to the row of weights of each embodiment, in the two published tables. They disagree in ``new_embodiment``."""
 Normalisation = Literal["min_max", "q99", "mean_std"]
+_ENDS: Mapping[Normalisation, tuple[str, str]] = {
+    "min_max": ("min", "max"),
+    "q99": ("q01", "q99"),
+    "mean_std": ("mean", "std"),
+}
+"""Statistics that each reads."""
+_Size = Annotated[int, Ge(1)]
+_Positive = Annotated[Finite, Gt(0)]
 
 
 @dataclass(frozen=True)
 class SiglipShape:
     """Sizes of the vision tower."""
 
-    hidden_size: int = 1152
-    intermediate_size: int = 4304
-    num_hidden_layers: int = 27
-    num_attention_heads: int = 16
-    image_size: int = 224
-    patch_size: int = 14
+    hidden_size: _Size = 1152
+    intermediate_size: _Size = 4304
+    num_hidden_layers: _Size = 27
+    num_attention_heads: _Size = 16
+    image_size: _Size = 224
+    patch_size: _Size = 14
 
     @property
     def tokens(self) -> int:
@@ -47,25 +65,25 @@ class SiglipShape:
 class QwenShape:
     """Sizes of the language model, whose layers above ``select_layer`` were cut off."""
 
-    hidden_size: int = 2048
-    intermediate_size: int = 6144
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 16
-    num_key_value_heads: int = 8
-    head_dim: int = 128
-    vocab_size: int = 151680
-    rms_norm_eps: float = 1e-6
-    rope_theta: float = 1e6
+    hidden_size: _Size = 2048
+    intermediate_size: _Size = 6144
+    num_hidden_layers: _Size = 12
+    num_attention_heads: _Size = 16
+    num_key_value_heads: _Size = 8
+    head_dim: _Size = 128
+    vocab_size: _Size = 151680
+    rms_norm_eps: _Positive = 1e-6
+    rope_theta: _Positive = 1e6
 
 
 @dataclass(frozen=True)
 class AttentionShape:
     """Sizes of a stack of transformer blocks."""
 
-    num_attention_heads: int
-    attention_head_dim: int
-    num_layers: int
-    output_dim: int = 0
+    num_attention_heads: _Size
+    attention_head_dim: _Size
+    num_layers: _Size
+    output_dim: Annotated[int, Ge(0)] = 0
 
     @property
     def width(self) -> int:
@@ -78,17 +96,105 @@ class HeadShape:
 
     diffusion: AttentionShape = AttentionShape(32, 48, 16, 1024)
     context: AttentionShape = AttentionShape(32, 64, 4)
-    action_dim: int = 32
-    action_horizon: int = 16
-    backbone_embedding_dim: int = 2048
-    hidden_size: int = 1024
-    input_embedding_dim: int = 1536
-    max_state_dim: int = 64
-    num_target_vision_tokens: int = 32
-    num_timestep_buckets: int = 1000
-    max_seq_len: int = 1024
-    max_num_embodiments: int = 32
-    add_pos_embed: bool = True
+    action_dim: _Size = 32
+    action_horizon: _Size = 16
+    backbone_embedding_dim: _Size = 2048
+    hidden_size: _Size = 1024
+    input_embedding_dim: _Size = 1536
+    max_state_dim: _Size = 64
+    num_target_vision_tokens: _Size = 32
+    num_timestep_buckets: _Size = 1000
+    max_seq_len: _Size = 1024
+    max_num_embodiments: _Size = 32
+    add_pos_embed: Literal[True] = True
+
+
+@dataclass(frozen=True)
+class _Diffusion(AttentionShape):
+    """``diffusion_model_cfg``."""
+
+    num_attention_heads: _Size = 32
+    attention_head_dim: _Size = 48
+    num_layers: _Size = 16
+    output_dim: _Size = 1024
+
+
+@dataclass(frozen=True)
+class _Context(AttentionShape):
+    """``vl_self_attention_cfg``."""
+
+    num_attention_heads: _Size = 32
+    attention_head_dim: _Size = 64
+    num_layers: _Size = 4
+
+
+@dataclass(frozen=True)
+class _Head(HeadShape):
+    """``action_head_cfg``."""
+
+    use_vlln: Literal[True] = True
+    diffusion_model_cfg: _Diffusion = _Diffusion()
+    vl_self_attention_cfg: _Context = _Context()
+
+
+@dataclass(frozen=True)
+class _Backbone:
+    """``backbone_cfg``."""
+
+    select_layer: _Size = 12
+
+
+@dataclass(frozen=True)
+class _Eagle:
+    """``eagle_config``, or ``eagle/config.json``."""
+
+    vision_config: SiglipShape = SiglipShape()
+    text_config: QwenShape = QwenShape()
+    image_token_index: Annotated[int, Ge(0)] = 151669
+
+
+@dataclass(frozen=True)
+class _Config:
+    """``config.json``: all that decides anything."""
+
+    action_head_cfg: _Head = _Head()
+    backbone_cfg: _Backbone | None = None
+    eagle_config: _Eagle | None = None
+    rlvla_random: Annotated[int, Ge(0)] | None = None
+    rlvla_base: str | None = None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a robot's state or action in ``metadata.json``."""
+
+    shape: Any = 1
+    """A number, or the only one in a list."""
+
+
+@dataclass(frozen=True)
+class _Modalities:
+    """What a robot's data is made of."""
+
+    video: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, _Part] = field(default_factory=dict)
+    action: dict[str, _Part] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """By part, by name."""
+
+    state: dict[str, dict[str, Any]] = field(default_factory=dict)
+    action: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Robot:
+    """What ``metadata.json`` says of one."""
+
+    modalities: _Modalities
+    statistics: _Statistics
 
 
 @dataclass(frozen=True)
@@ -124,32 +230,34 @@ class Header:
     head: HeadShape
     image_token: int
     """Id of the token that stands for a piece of a picture."""
+    random_seed: int | None = None
+    """Seed of weights that are drawn instead of read (full size without 5 GB on disk, for benchmarks); None: read."""
     base: Header | None = None
     """Of the checkpoint that this folder's weights belong on."""
     base_name: str | None = None
     """Its folder, or ``org/name@revision``."""
 
     @property
-    def random_seed(self) -> int | None:
-        """Seed of weights that are drawn instead of read (full size without 5 GB on disk, for benchmarks); None: read."""
-        return self.config.get("rlvla_random")
-
-    @cached_property
-    def metadata(self) -> Mapping[str, Any]:
-        """What ``experiment_cfg/metadata.json`` holds, by embodiment tag.
+    def metadata_file(self) -> Path:
+        """Where :attr:`metadata` is from.
 
         Raises:
             CheckpointError: there is none.
         """
         file = self.folder / METADATA
         if file.is_file():
-            return _robots(file)
+            return file
         if self.base is not None:
-            return self.base.metadata
+            return self.base.metadata_file
         raise CheckpointError(
             f"{self.folder} lacks {METADATA}, which holds the statistics that states and actions are scaled with: copy it "
             "from the run that the checkpoint was tuned in"
         )
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """What ``experiment_cfg/metadata.json`` holds, by embodiment tag."""
+        return read_json(self.metadata_file)
 
     def tag(self, wanted: str | None) -> str:
         """Return an embodiment's tag.
@@ -165,11 +273,18 @@ class Header:
             return there[0]
         if wanted not in self.metadata:
             raise ConfigError(
-                f"model.embodiment_tag: got {wanted!r}, wanted one of {', '.join(there)} ({self.folder / METADATA}); for a "
+                f"model.embodiment_tag: got {wanted!r}, wanted one of {', '.join(there) or 'none'} ({self.metadata_file}); for a "
                 "robot of your own, tune the checkpoint on its demonstrations first, which writes its statistics there"
             )
         assert wanted is not None
         return wanted
+
+    def cameras(self, tag: str) -> tuple[str, ...]:
+        """Return the names of a robot's pictures, in order."""
+        return tuple(self._robot(tag).modalities.video)
+
+    def _robot(self, tag: str) -> _Robot:
+        return read_as(_Robot, self.metadata[tag], f"{self.metadata_file}: {tag}")
 
     def embodiment(
         self,
@@ -187,32 +302,72 @@ class Header:
             action_keys: likewise.
 
         Raises:
-            ConfigError: parts or statistics that are not there; all of them.
+            ConfigError: parts or statistics that are not there, or that cannot be scaled with; all of them.
+            CheckpointError: statistics that are no numbers.
         """
-        data = self.metadata[tag]
-        modalities, statistics = data.get("modalities", {}), data.get("statistics", {})
-        problems: list[str] = []
+        robot, problems = self._robot(tag), list[str]()
         parts: dict[str, Scaling] = {}
         for part, keys in (("state", state_keys), ("action", action_keys)):
-            there = modalities.get(part) or {}
+            there: dict[str, _Part] = getattr(robot.modalities, part)
             chosen = tuple(there) if keys is None else keys
             if unknown := [key for key in chosen if key not in there]:
                 problems.append(
-                    f"model.{part}_keys: {tag} has no {part} {', '.join(unknown)}; it has {', '.join(there)}"
+                    f"model.{part}_keys: {tag} has no {part} {', '.join(unknown)}; it has {', '.join(there) or 'none'}"
                 )
                 continue
-            found = [_ranges(tag, part, key, statistics.get(part, {}).get(key, {}), kind, problems) for key in chosen]
-            lengths = [_size(there[key]) for key in chosen]
-            problems += [
-                f"{self.folder / METADATA}: {part} {key!r} of {tag} has {size} dimensions and statistics of {len(one[0])}"
-                for key, size, one in zip(chosen, lengths, found, strict=True)
-                if one[0] and len(one[0]) != size
-            ]
-            offsets, scales = (tuple(number for one in found for number in one[place]) for place in (0, 1))
-            parts[part] = Scaling(offsets, scales, clipped=kind == "q99")
+            sizes = {key: one if isinstance(one := there[key].shape, list) else [one] for key in chosen}
+            checked = read_as(
+                dict[str, tuple[_Size]], sizes, f"{self.metadata_file}: shapes in {tag}.modalities.{part}"
+            )
+            lengths = {key: one for key, (one,) in checked.items()}
+            parts[part] = self._scaling(tag, part, lengths, getattr(robot.statistics, part), kind, problems)
         if problems:
             raise ConfigError(problems)
-        return Embodiment(tag, tuple(modalities.get("video") or {}), parts["state"], parts["action"])
+        return Embodiment(tag, tuple(robot.modalities.video), parts["state"], parts["action"])
+
+    def _scaling(
+        self,
+        tag: str,
+        part: str,
+        sizes: Mapping[str, int],
+        statistics: Mapping[str, Mapping[str, Any]],
+        kind: Normalisation,
+        problems: list[str],
+    ) -> Scaling:
+        """Return the scaling of a robot's parts, one after another; adds to ``problems`` what is wrong with statistics."""
+        names, file = _ENDS[kind], self.metadata_file
+        wanted: dict[str, dict[str, Any]] = {}
+        for key in sizes:
+            there = statistics.get(key, {})
+            if lost := [name for name in names if name not in there]:
+                problems.append(
+                    f"model.normalisation: {tag} has no {' and '.join(lost)} of its {part} {key!r}; statistics there: "
+                    f"{', '.join(sorted(there)) or 'none'}"
+                )
+            else:
+                wanted[key] = {name: there[name] for name in names}
+        found = read_as(dict[str, dict[str, tuple[Finite, ...]]], wanted, f"{file}: {tag}.statistics.{part}")
+        ends: tuple[list[float], list[float]] = ([], [])
+        for key, numbers in found.items():
+            first, second = (numbers[name] for name in names)
+            lengths = {name: len(numbers[name]) for name in names}
+            if set(lengths.values()) != {sizes[key]}:
+                problems.append(
+                    f"{file}: {part} {key!r} of {tag} has {sizes[key]} dimensions and statistics of {lengths}; take the "
+                    "file that training wrote"
+                )
+            elif turned := _turned(first, second, kind):
+                problems.append(
+                    f"{file}: {part} {key!r} of {tag}: got {names[0]} above {names[1]} (or a std below 0) in dimensions "
+                    f"{', '.join(map(str, turned))}: every number would be turned round; take the file that training wrote"
+                )
+            ends[0].extend(first)
+            ends[1].extend(second)
+        if kind == "mean_std":
+            return Scaling(tuple(ends[0]), tuple(ends[1]))
+        pairs = list(zip(*ends, strict=False))
+        offset, scale = [(low + high) / 2 for low, high in pairs], [(high - low) / 2 for low, high in pairs]
+        return Scaling(tuple(offset), tuple(scale), clipped=kind == "q99")
 
     @cached_property
     def shards(self) -> tuple[Path, ...]:
@@ -305,29 +460,30 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
         )
     config = read_json(file)
     _check_version(folder, config)
-    eagle = config.get("eagle_config")
-    if eagle is None and (folder / "eagle/config.json").is_file():
-        eagle = read_json(folder / "eagle/config.json")
-    eagle = eagle or {}
-    select = int((config.get("backbone_cfg") or {}).get("select_layer", 12))
+    found, eagle = read_as(_Config, config, file), _Eagle()
+    beside = folder / "eagle/config.json"
+    if found.eagle_config is not None:
+        eagle = found.eagle_config
+    elif beside.is_file():
+        eagle = read_as(_Eagle, read_json(beside), beside)
+    head, layers = found.action_head_cfg, (found.backbone_cfg or _Backbone()).select_layer
     header = Header(
         folder=folder,
         config=config,
-        siglip=_shape(folder, SiglipShape(), eagle.get("vision_config", {}), "vision_config"),
-        qwen=replace(
-            _shape(folder, QwenShape(), eagle.get("text_config", {}), "text_config"), num_hidden_layers=select
-        ),
-        head=_head(folder, config.get("action_head_cfg", {})),
-        image_token=int(eagle.get("image_token_index", 151669)),
+        siglip=eagle.vision_config,
+        qwen=replace(eagle.text_config, num_hidden_layers=layers),
+        head=replace(head, diffusion=head.diffusion_model_cfg, context=head.vl_self_attention_cfg),
+        image_token=eagle.image_token_index,
+        random_seed=found.rlvla_random,
     )
     _check_sizes(header)
-    named = config.get("rlvla_base")
+    named = found.rlvla_base
     if named is None:
         return header
     from rlvla.hub import located
 
-    base = read_header(located(str(named), headers_only=headers_only), headers_only=headers_only)
-    return replace(header, base=base, base_name=str(named))
+    base = read_header(located(named, headers_only=headers_only), headers_only=headers_only)
+    return replace(header, base=base, base_name=named)
 
 
 def _check_version(folder: Path, config: Mapping[str, Any]) -> None:
@@ -344,94 +500,27 @@ def _check_version(folder: Path, config: Mapping[str, Any]) -> None:
     raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'gr00t_n1_5' (model.path)")
 
 
-def _head(folder: Path, config: Mapping[str, Any]) -> HeadShape:
-    if odd := [name for name in ("use_vlln", "add_pos_embed") if config.get(name, True) is not True]:
-        raise CheckpointError(
-            f"{folder}: action_head_cfg switches {' and '.join(odd)} off, which no public GR00T N1.5 does"
-        )
-    head = _shape(folder, HeadShape(), config, "action_head_cfg")
-    diffusion = _shape(folder, head.diffusion, config.get("diffusion_model_cfg", {}), "diffusion_model_cfg")
-    context = _shape(folder, head.context, config.get("vl_self_attention_cfg", {}), "vl_self_attention_cfg")
-    return replace(head, diffusion=diffusion, context=context)
-
-
 def _check_sizes(header: Header) -> None:
-    head = header.head
+    head, qwen, siglip = header.head, header.qwen, header.siglip
     wrong = {
         "vl_self_attention_cfg is as wide as backbone_embedding_dim": head.context.width == head.backbone_embedding_dim,
-        "backbone_embedding_dim is the language model's hidden_size": head.backbone_embedding_dim
-        == header.qwen.hidden_size,
+        "backbone_embedding_dim is the language model's hidden_size": head.backbone_embedding_dim == qwen.hidden_size,
         "diffusion_model_cfg is as wide as input_embedding_dim": head.diffusion.width == head.input_embedding_dim,
         "diffusion_model_cfg's output_dim is hidden_size": head.diffusion.output_dim == head.hidden_size,
-        "image_size is a multiple of patch_size": header.siglip.image_size % header.siglip.patch_size == 0,
+        "image_size is a multiple of patch_size": siglip.image_size % siglip.patch_size == 0,
+        "vision_config's hidden_size is a multiple of its heads": siglip.hidden_size % siglip.num_attention_heads == 0,
+        "text_config's heads are a multiple of num_key_value_heads": qwen.num_attention_heads % qwen.num_key_value_heads
+        == 0,
+        "head_dim is even": qwen.head_dim % 2 == 0,
+        "image_token_index is below vocab_size": header.image_token < qwen.vocab_size,
+        "input_embedding_dim is even": head.input_embedding_dim % 2 == 0,
+        "max_seq_len is action_horizon or more": head.max_seq_len >= head.action_horizon,
     }
     if broken := [rule for rule, holds in wrong.items() if not holds]:
         raise CheckpointError(f"{header.folder}: sizes do not go together, wanted: {'; '.join(broken)}")
 
 
-def _shape(folder: Path, default: T, data: Any, where: str) -> T:
-    """Return sizes with what a part of the config says instead.
-
-    Raises:
-        CheckpointError: a size that is no number.
-    """
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{folder}/config.json: {where} is a {type(data).__name__}, wanted an object")
-    sizes = {name: one for name, one in vars(default).items() if isinstance(one, (int, float))}
-    known = {name: data[name] for name in sizes if name in data}
-    if wrong := [
-        name
-        for name, one in known.items()
-        if not isinstance(one, (int, float)) or (one <= 0 and sizes[name] > 0 and one is not False)
-    ]:
-        raise CheckpointError(
-            f"{folder}/config.json: {where}.{wrong[0]} is {known[wrong[0]]!r}, wanted a number above 0; download it again"
-        )
-    return replace(default, **known)  # type: ignore[type-var]
-
-
-def _robots(file: Path) -> dict[str, Any]:
-    """Return what a metadata file says of each robot.
-
-    Raises:
-        CheckpointError: it is not made of modalities and statistics.
-    """
-    robots = read_json(file)
-    for tag, robot in robots.items():
-        for part in ("modalities", "statistics"):
-            kinds = robot.get(part) if isinstance(robot, dict) else None
-            if not isinstance(kinds, dict) or not all(isinstance(one, dict) for one in kinds.values()):
-                raise CheckpointError(
-                    f"{file}: {part} of {tag!r} is missing or no object of objects; copy the file again"
-                )
-    return robots
-
-
-def _size(modality: Mapping[str, Any]) -> int:
-    shape = modality.get("shape", [1])
-    return int(shape if isinstance(shape, int) else shape[0])
-
-
-def _ranges(
-    tag: str, part: str, key: str, statistics: Mapping[str, Any], kind: Normalisation, problems: list[str]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return offset and scale of each dimension; adds to ``problems`` what is missing."""
-    names = {"min_max": ("min", "max"), "q99": ("q01", "q99"), "mean_std": ("mean", "std")}[kind]
-    if lost := [name for name in names if name not in statistics]:
-        has = ", ".join(sorted(statistics)) or "none"
-        problems.append(
-            f"model.normalisation: {tag} has no {' and '.join(lost)} of its {part} {key!r}; statistics there: {has}"
-        )
-        return (), ()
-    try:
-        first, second = (tuple(map(float, statistics[name])) for name in names)
-    except (TypeError, ValueError):
-        problems.append(f"{tag}: {' and '.join(names)} of its {part} {key!r} are not lists of numbers (metadata.json)")
-        return (), ()
-    if len(first) != len(second):
-        problems.append(f"{tag}: {' and '.join(names)} of its {part} {key!r} are of different lengths (metadata.json)")
-        return (), ()
-    if kind == "mean_std":
-        return first, second
-    pairs = list(zip(first, second, strict=True))
-    return tuple((low + high) / 2 for low, high in pairs), tuple((high - low) / 2 for low, high in pairs)
+def _turned(first: Sequence[float], second: Sequence[float], kind: Normalisation) -> list[int]:
+    """Return the dimensions whose statistics would turn numbers round."""
+    lows = [0.0] * len(first) if kind == "mean_std" else first
+    return [place for place, (low, high) in enumerate(zip(lows, second, strict=True)) if low > high]

@@ -13,7 +13,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from rlvla.checkpoint_header import read_json
+from rlvla.checkpoint_header import read_as, read_json
 from rlvla.errors import CheckpointError
 from rlvla_model_gr00t.header import Header
 
@@ -55,7 +55,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         ]
     )
     made.decoder = decoders.ByteLevel()
-    added = sorted(read_json(folder / "added_tokens.json").items(), key=lambda one: int(one[1]))
+    file = folder / "added_tokens.json"
+    added = sorted(read_as(dict[str, int], read_json(file), file).items(), key=lambda one: one[1])
     made.add_special_tokens([AddedToken(text, normalized=False) for text, _ in added])
     if wrong := [text for text, number in added if made.token_to_id(text) != number]:
         raise CheckpointError(
