@@ -79,6 +79,13 @@ class TaskSpec:
     """Stored initial states; 0 where every start is drawn from the seed."""
     suite: str = ""
     """Group of tasks that results are also given for; empty: none."""
+    wordings: tuple[str, ...] = ()
+    """Everything that an episode may be told, where that is drawn; empty: ``instruction`` alone."""
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """Everything that an episode may be told."""
+        return self.wordings or (self.instruction,)
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,12 @@ class SimulatorConformance(Conformance):
         assert np.isfinite(state).all(), "state has numbers that are not finite"
         assert len(observation.instruction) == rows, f"{len(observation.instruction)} instructions for {rows} rows"
         encode_text(observation.instruction, spec.max_instruction_bytes)
+        if all(task.wordings for task in spec.tasks):
+            told = {text for task in spec.tasks for text in task.wordings}
+            assert told >= set(observation.instruction), (
+                f"episodes are told {sorted(set(observation.instruction) - told)}, which no task of the spec has among its "
+                "wordings: models size their inputs by these"
+            )
 
     def test_pictures_show_something(self) -> None:
         """A picture of one colour means that nothing was rendered."""

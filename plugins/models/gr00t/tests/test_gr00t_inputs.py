@@ -13,7 +13,7 @@ import rlvla
 from rlvla.batch import ObservationBatch
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.simulator import Observation
-from rlvla.specs import ActionPart, Camera
+from rlvla.specs import ActionPart, Camera, TaskSpec
 from rlvla_model_gr00t import tiny
 from rlvla_model_gr00t.header import EMBODIMENTS, Embodiment, HeadShape, Scaling, row_of
 from rlvla_model_gr00t.pictures import Pictures, cropped_resampling
@@ -106,8 +106,38 @@ def test_padding_lies_on_the_right(checkpoint):
 
 def test_an_instruction_beyond_the_width_is_named(checkpoint):
     model = worlds.make(checkpoint, pad_to=64)
-    with pytest.raises(ValueError, match=r"'Put it on .* make \d+ tokens, model\.pad_to is 64: raise it"):
+    with pytest.raises(ConfigError, match=r"model\.pad_to: got 64, wanted \d+ or more: .* 'Put it on the plate"):
         model.preprocess(worlds.observation(3))
+
+
+def test_a_width_below_the_simulators_own_instructions_is_refused_at_the_start(checkpoint):
+    model = worlds.make(checkpoint)
+    longest = len(model.prompts.ids(worlds.TEXTS[1]))
+    tasks = (TaskSpec("short", worlds.TEXTS[0]), TaskSpec("drawn", "go", wordings=("go", worlds.TEXTS[1])))
+    spec = worlds.simulator_spec(tasks=tasks)
+    with pytest.raises(
+        ConfigError, match=rf"model\.pad_to: got {longest - 1}, wanted {longest} or more: .* 'Put it on the plate"
+    ):
+        worlds.make(checkpoint, spec, pad_to=longest - 1)
+    assert worlds.make(checkpoint, spec, pad_to=longest).preprocess(worlds.observation(1))["ids"].shape == (1, longest)
+
+
+def test_masked_rows_have_the_width_of_the_simulators_longest_instruction(checkpoint, caplog):
+    spec = worlds.simulator_spec(tasks=tuple(TaskSpec(text, text) for text in worlds.TEXTS[:2]))
+    model = worlds.make(checkpoint, spec, padding="masked", pad_to=None, dtype="bf16")
+    seen = worlds.observation(24)
+    width = -(-max(len(model.prompts.ids(text)) for text in worlds.TEXTS[:2]) // 8) * 8
+    found = worlds.act(model, seen)
+    for rows in ([0], [0, 3, 6], list(range(8)), list(range(23, -1, -1))):  # who shares a batch in training is others
+        inputs = model.preprocess(seen[rows])
+        assert inputs["ids"].shape == (len(rows), width)
+        with torch.no_grad():
+            assert torch.equal(model.evaluate(inputs, found.replay[rows]).logp, found.logp[rows])
+    assert model.count_tokens(seen).tolist() == [width] * 24
+    assert not caplog.text
+    long = "put " + "the black bowl " * 9
+    model.prompts.batch([long, long])
+    assert caplog.text.count("is longer than what the simulator says of its tasks") == 1
 
 
 def test_a_tokenizer_of_other_weights_is_refused(checkpoint, tmp_path):

@@ -112,6 +112,15 @@ def test_a_resumed_run_is_the_uninterrupted_one(line, tmp_path):
     assert not all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+def test_too_narrow_sequences_are_refused_before_a_simulator_starts(line, tmp_path):
+    with (
+        build(line, tmp_path, pad_to=40, run={"sim_in_process": False}) as run,
+        pytest.raises(ConfigError, match=r"model\.pad_to: got 40, wanted \d+ or more: .* 'reach the left'"),
+    ):
+        run.train()
+    assert not (tmp_path / "run/workers").exists()
+
+
 def test_an_entropy_bonus_without_a_learned_deviation_is_refused(line, tmp_path):
     with pytest.raises(ConfigError, match="an entropy bonus changes nothing for gr00t"):
         build(line, tmp_path, algo={**PPO, "entropy_weight": 0.01})

@@ -170,6 +170,7 @@ def test_held_out_wordings_share_no_sentence_with_training() -> None:
 
 def test_a_wording_follows_from_the_seed() -> None:
     some = instructions.wordings(header.tasks(None)["PushCube-v1"], "seen")
+    assert describe(made(wording="seen")).tasks[0].instructions == some
     drawn = [instructions.choose(some, seed) for seed in range(40)]
     assert set(drawn) == set(some)
     assert drawn == [instructions.choose(some, seed) for seed in range(40)]

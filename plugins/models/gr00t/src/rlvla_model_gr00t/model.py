@@ -67,7 +67,8 @@ class Gr00tModel(Model):
         fixed = FIXED_WIDTH if config.padding == "fixed" else None
         width = fixed if config.pad_to is None else config.pad_to
         tokenizer = self.header.tokenizer(config.tokenizer_path)
-        self.prompts = Prompts(self.header, tokenizer, len(config.cameras), config.instruction, width)
+        texts = [text for task in simulator.tasks for text in task.instructions]
+        self.prompts = Prompts(self.header, tokenizer, len(config.cameras), config.instruction, width, texts)
         by_role = {camera.role: camera for camera in simulator.cameras}
         cameras = [by_role[role] for role in config.cameras]
         self.pictures = Pictures(cameras, self.header.siglip.image_size, config.mirrored)
@@ -295,9 +296,7 @@ class Gr00tModel(Model):
         return self.network.action_head.value_head.parameters() if self.network.layout.values else ()
 
     def count_tokens(self, observation: ObservationBatch) -> Tensor:
-        if self.config.pad_to is not None or self.config.padding == "fixed":
-            return torch.full((len(observation),), self.config.pad_to or FIXED_WIDTH)
-        return torch.tensor([len(self.prompts.ids(text)) for text in observation.instructions()])
+        return torch.tensor([self.prompts.width([text]) for text in observation.instructions()])
 
     # ---- files ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Letters: N rows, S tokens, M cameras.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -14,8 +15,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from torch import Tensor
 
 from rlvla.checkpoint_header import read_as, read_json
-from rlvla.errors import CheckpointError
+from rlvla.errors import CheckpointError, ConfigError
 from rlvla_model_gr00t.header import Header
+
+log = logging.getLogger(__name__)
 
 BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
 PICTURE = "<image {}><img>{}</img>"
@@ -26,7 +29,7 @@ FIXED_WIDTH = 570
 """What published RL code pads sequences to: two pictures and a text of some 40 tokens."""
 
 _ROUND = 8
-"""Sequences of different lengths are padded to a multiple of this, so that there are few shapes."""
+"""Sequences of lengths that nobody chose are padded to a multiple of this, so that there are few shapes."""
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -74,14 +77,24 @@ class Prompts:
         tokenizer: folder with its files.
         cameras: M.
         form: of the instruction.
-        width: pad every sequence to this many tokens; None: to the longest of a batch, or a little more.
+        width: pad every sequence to this many tokens; None: to the longest of ``expected``, or a little more. Acting and
+            training then see a row in one shape, whoever shares its batch: bf16 products of other shapes differ in their
+            last digits (with widths by batch, ratios at equal weights were up to 2.5 % from 1 on the small checkpoint).
+        expected: instructions that will come.
 
     Raises:
         CheckpointError: not the tokenizer that the weights were trained with.
+        ConfigError: an expected instruction is longer than ``width``.
     """
 
     def __init__(
-        self, header: Header, tokenizer: Path, cameras: int, form: Literal["plain", "listed"], width: int | None
+        self,
+        header: Header,
+        tokenizer: Path,
+        cameras: int,
+        form: Literal["plain", "listed"],
+        width: int | None,
+        expected: Sequence[str] = (),
     ) -> None:
         self._tokenizer, self._form, self._width = read_tokenizer(tokenizer), form, width
         piece = self._tokenizer.token_to_id(PIECE)
@@ -96,6 +109,10 @@ class Prompts:
         """int64, where pictures' tokens are."""
         wanted = cameras * header.siglip.tokens
         assert len(self.places) == wanted, "a special token was cut in pieces"
+        longest = max(expected, key=lambda one: len(self._whole(one)), default=None)
+        self._usual = _rounded(len(self.ids(longest))) if longest is not None else 0
+        """Tokens of a row that was expected, without a width."""
+        self._warned = False
 
     @property
     def text_from(self) -> int:
@@ -105,26 +122,45 @@ class Prompts:
     def _encoded(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def _whole(self, instruction: str) -> list[int]:
+        if instruction not in self._known:
+            text = instruction if self._form == "plain" else str([instruction])
+            self._known[instruction] = self._prefix + self._encoded(AFTER.format(text))
+        return self._known[instruction]
+
     def ids(self, instruction: str) -> list[int]:
         """Return a sequence's ids.
 
         Raises:
-            ValueError: longer than ``model.pad_to``.
+            ConfigError: longer than ``model.pad_to``.
         """
-        if instruction not in self._known:
-            text = instruction if self._form == "plain" else str([instruction])
-            self._known[instruction] = self._prefix + self._encoded(AFTER.format(text))
-        ids = self._known[instruction]
+        ids = self._whole(instruction)
         if self._width is not None and len(ids) > self._width:
-            raise ValueError(
-                f"pictures and the instruction {instruction!r} make {len(ids)} tokens, model.pad_to is {self._width}: raise it"
+            raise ConfigError(
+                f"model.pad_to: got {self._width}, wanted {len(ids)} or more: so many tokens are pictures and the instruction "
+                f"{instruction!r}"
             )
         return ids
 
+    def width(self, instructions: Sequence[str]) -> int:
+        """Return the tokens of each row of a batch."""
+        return self._width or max(self._usual, *(_rounded(len(self.ids(one))) for one in instructions))
+
     def batch(self, instructions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Return ids ``[N, S]``, padded on the right, and which of them are there (bool)."""
-        rows = [self.ids(one) for one in instructions]
-        width = self._width or -(-max(map(len, rows)) // _ROUND) * _ROUND
+        rows, width = [self.ids(one) for one in instructions], self.width(instructions)
+        if self._width is None and width > self._usual > 0 and not self._warned:
+            self._warned = True
+            log.warning(
+                "%r is longer than what the simulator says of its tasks: its batches are wider, and log-probs in them differ "
+                "in their last digits between acting and training; set model.pad_to to %d or more",
+                max(instructions, key=lambda one: len(self.ids(one))),
+                width,
+            )
         ids_NS = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
         length_N = torch.tensor([len(row) for row in rows])
         return ids_NS, torch.arange(width) < length_N[:, None]
+
+
+def _rounded(tokens: int) -> int:
+    return -(-tokens // _ROUND) * _ROUND

@@ -187,7 +187,14 @@ def describe(config: ManiSkillConfig) -> SimulatorSpec:
         action=mode.parts,
         control_hz=task.control_hz,
         max_episode_steps=config.max_episode_steps or task.max_episode_steps,
-        tasks=(TaskSpec(task.name, wordings[0], suite=plate25.SUITE if config.task in plate25.VARIANTS else ""),),
+        tasks=(
+            TaskSpec(
+                task.name,
+                wordings[0],
+                suite=plate25.SUITE if config.task in plate25.VARIANTS else "",
+                wordings=() if task.instruction else wordings,  # a task that speaks for itself may have more to say
+            ),
+        ),
         device="gpu" if gpu else "cpu",
         in_process=gpu,
         restorable=not gpu,

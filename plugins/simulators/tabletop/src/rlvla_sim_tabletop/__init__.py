@@ -46,12 +46,17 @@ def describe(config: TabletopConfig) -> SimulatorSpec:
         action=(ActionPart("hand_delta", 3, scale=0.05),),
         control_hz=20.0,
         max_episode_steps=config.max_episode_steps,
-        tasks=tuple(TaskSpec(f"push_{colour}", TEMPLATES[0].format(colour)) for colour in COLOURS),
+        tasks=tuple(_task(colour) for colour in COLOURS),
         restorable=True,
         expert=True,
         cost=SimulatorCost("2 CPU cores", step=0.00018, reset=0.0017, memory_gib=0.02),
         max_instruction_bytes=max(len(text.format(colour)) for text in TEMPLATES for colour in COLOURS),
     )
+
+
+def _task(colour: str) -> TaskSpec:
+    wordings = tuple(template.format(colour) for template in TEMPLATES)
+    return TaskSpec(f"push_{colour}", wordings[0], wordings=wordings)
 
 
 plugin: rlvla.Plugin[TabletopConfig, TabletopSimulator] = rlvla.Plugin(
