@@ -353,6 +353,22 @@ def read_file(path: str | Path) -> dict[str, Any]:
     return data
 
 
+def without_effect(section: str, config: object, needs: Mapping[str, tuple[str, bool]]) -> list[str]:
+    """Return what is wrong with options that were set and change nothing beside the others.
+
+    Args:
+        section: of the options, as in a recipe.
+        config: a ``@rlvla.config``.
+        needs: option to what it needs, in words, and whether that is there.
+    """
+    defaults = {one.name: one.default for one in dataclasses.fields(config)}  # type: ignore[arg-type]
+    return [
+        f"{section}.{name}: got {getattr(config, name)!r}, which changes nothing without {wanted}: leave it out"
+        for name, (wanted, there) in needs.items()
+        if not there and getattr(config, name) != defaults[name]
+    ]
+
+
 def write_file(path: Path, run: RunConfig) -> None:
     """Write YAML that :func:`read_file` and :func:`read` turn into the same run."""
     import yaml

@@ -14,7 +14,7 @@ from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, AlgorithmSpec, Camera, SimulatorSpec, StatePart, TaskSpec
 
 TEXTS = ["pick up the black bowl", "Put it on the plate, then open the drawer", "Ünïcode 🤖"]
-COMMON = {"embodiment_tag": "gr1", "horizon": 2, "dtype": "fp32", "pad_to": 160, "lora_rank": 4}
+COMMON = {"embodiment_tag": "gr1", "horizon": 2, "dtype": "fp32", "pad_to": 160}
 
 
 def simulator_spec(**changes: Any) -> SimulatorSpec:
@@ -30,6 +30,12 @@ def simulator_spec(**changes: Any) -> SimulatorSpec:
     return SimulatorSpec(**{**settings, **changes})
 
 
+def settings(path: Path | str, **options: Any) -> dict[str, Any]:
+    """Return a config's options, small."""
+    lora = {"lora_rank": 4} if options.get("tune") == "lora" else {}
+    return {"path": str(path), **COMMON, **lora, **options}
+
+
 def make(
     path: Path | str, spec: SimulatorSpec | None = None, values: str | None = "chunk", seed: int = 0, **options: Any
 ):
@@ -37,7 +43,7 @@ def make(
     plugin = rlvla.find("model", "gr00t")
     level: Any = values or "chunk"
     algorithm = AlgorithmSpec("window", credit_level=level, ratio_level="action", values=values is not None)
-    config = plugin.config(**{"path": str(path), **COMMON, **options})
+    config = plugin.config(**settings(path, **options))
     generator = torch.Generator().manual_seed(seed)
     model = plugin.load()(config, spec or simulator_spec(), algorithm, generator=generator)
     with torch.no_grad():

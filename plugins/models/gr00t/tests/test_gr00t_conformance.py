@@ -4,14 +4,20 @@ import pytest
 
 from rlvla.specs import ActionPart
 from rlvla.testing import ModelConformance
+from rlvla_model_gr00t import LLM_LINEARS
 
 ACTION = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "gripper", closes_at="high"))
-COMMON = {"embodiment_tag": "gr1", "horizon": 2, "dtype": "fp32", "pad_to": 160, "lora_rank": 4}
-ANNEALED = {"noise_level_final": 0.1, "noise_anneal_steps": 3, "noise": "flow_sde", "tune": "head"} | {
-    "keep_features": 8,
-    "pad_to": 160,
-}
-LORA = {"tune": "lora", "keep_features": 0, "state": "given"}
+COMMON = {"embodiment_tag": "gr1", "horizon": 2, "dtype": "fp32", "pad_to": 160}
+HEAD = {"tune": "head", "tune_vision": False, "lora_rank": 32, "lora_targets": LLM_LINEARS}
+ANNEALED = (
+    HEAD
+    | {"noise_level_final": 0.1, "noise_anneal_steps": 3, "noise": "flow_sde"}
+    | {
+        "keep_features": 8,
+        "pad_to": 160,
+    }
+)
+LORA = {"tune": "lora", "lora_rank": 4, "keep_features": 0, "state": "given"}
 
 
 class _Gr00t(ModelConformance):
@@ -38,4 +44,4 @@ class TestAllSteps(_Gr00t):
 
 
 class TestLearnedNoise(_Gr00t):
-    options = {"noise": "reinflow", "tune": "lora", "tune_vision": True, "lora_targets": ("q_proj", "fc1")}
+    options = LORA | {"noise": "reinflow", "tune_vision": True, "lora_targets": ("q_proj", "fc1")}

@@ -42,7 +42,7 @@ def rewrite(file: Path, **changes: torch.Tensor | None) -> None:
 
 def described(path: Path, **options):
     plugin = rlvla.find("model", "gr00t")
-    return plugin.describe(plugin.config(**{"path": str(path), **worlds.COMMON, **options}))
+    return plugin.describe(plugin.config(**worlds.settings(path, **options)))
 
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:
@@ -227,6 +227,33 @@ def test_settings_that_contradict_the_checkpoint_are_all_named(checkpoint):
         "model.state_keys: gr1 has no state torso; it has joints",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tune_vision": True}, r"model\.tune_vision: got True, which changes nothing without model\.tune 'lora'"),
+        ({"lora_rank": 8}, r"model\.lora_rank: got 8, which changes nothing without model\.tune 'lora'"),
+        ({"lora_alpha": 8.0}, r"model\.lora_alpha: got 8\.0"),
+        ({"lora_targets": ("q_proj",)}, r"model\.lora_targets: got \('q_proj',\)"),
+        (
+            {"noise": "reinflow", "noise_level": 0.3},
+            r"model\.noise_level: got 0\.3, .* without model\.noise 'flow_sde'",
+        ),
+        ({"noise": "reinflow", "noise_level_final": 0.3}, r"model\.noise_level_final: got 0\.3"),
+        ({"noise_anneal_steps": 9}, r"model\.noise_anneal_steps: got 9, .* without model\.noise_level_final"),
+        ({"noise": "flow_cps", "skip_last": True}, r"model\.skip_last: got True"),
+        (
+            {"embodiment_table": "nvidia", "embodiment_id": 3},
+            r"embodiment_table: got 'nvidia', .* without model\.embodiment_id None",
+        ),
+        ({"state": "zeros", "state_keys": ("joints",)}, r"model\.state_keys: .* without model\.state 'given'"),
+        ({"tune": "lora", "tune_vision": True, "lora_targets": ("gate_proj",)}, r"names no layer of the vision tower"),
+    ],
+)
+def test_options_that_change_nothing_are_refused(checkpoint, options, words):
+    with pytest.raises(ConfigError, match=words):
+        described(checkpoint, **options)
 
 
 def test_kept_features_need_a_length(checkpoint):

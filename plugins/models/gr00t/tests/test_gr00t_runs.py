@@ -24,7 +24,7 @@ def line(tmp_path_factory) -> Path:
 
 
 def build(checkpoint: Path, place: Path, scheduler="sync", algo=PPO, train=None, run=None, **options):
-    model = {"use": "gr00t", "path": str(checkpoint), "horizon": 2, "dtype": "fp32", "lora_rank": 4, "pad_to": 96}
+    model = {"use": "gr00t", "path": str(checkpoint), "horizon": 2, "dtype": "fp32", "pad_to": 96}
     return rlvla.build(
         sim={"use": "fake", "num_envs": 2, "max_episode_steps": 6},
         model={**model, **options},
@@ -43,7 +43,12 @@ def weights_of(run: rlvla.Run) -> dict[str, torch.Tensor]:
     "options",
     [
         {"keep_features": 64, "dtype": "bf16"},
-        {"tune": "lora", "noise": "reinflow", "algo": {**PPO, "ratio_level": "action", "entropy_weight": 0.01}},
+        {
+            "tune": "lora",
+            "lora_rank": 4,
+            "noise": "reinflow",
+            "algo": {**PPO, "ratio_level": "action", "entropy_weight": 0.01},
+        },
         {"stochastic_steps": "all", "entries": "step", "algo": {**PPO, "ratio_level": "token"}},
     ],
     ids=["head", "lora", "all-steps"],

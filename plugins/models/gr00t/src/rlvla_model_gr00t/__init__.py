@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 import rlvla
+from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located
 from rlvla.specs import ModelCost, ModelSpec, Role
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Gr00tConfig", "describe", "plugin"]
 
+VISION_LINEARS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "0")
+"""Of the vision tower, and the projector."""
 LLM_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -104,7 +107,8 @@ class Gr00tConfig:
     lora_alpha: Annotated[float, Gt(0)] | None = None
     """Adapters are scaled by this over the rank; None: by 1, or as the checkpoint's adapter was."""
     lora_targets: tuple[str, ...] = LLM_LINEARS
-    """Last part of the names of layers that get adapters (with ``tune_vision`` also ``out_proj``, ``fc1``, ``fc2``)."""
+    """Last part of the names of layers that get adapters (with ``tune_vision`` also ``out_proj``, ``fc1``, ``fc2``, and ``0``,
+    the projector)."""
     detach_critic: bool = False
     """The value head's gradient ends at what it reads, instead of changing the head below it too."""
     dtype: Literal["bf16", "fp32"] = "bf16"
@@ -158,7 +162,7 @@ def header_of(config: Gr00tConfig) -> Header:
 
 def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
     """Return the spec for a checkpoint that was read already."""
-    problems = _contradictions(config, header)
+    problems = [*_contradictions(config, header), *_without_effect(config)]
     actions: int | None = None
     try:
         actions = len(embodiment_of(config, header).action.offset)
@@ -198,6 +202,22 @@ def embodiment_of(config: Gr00tConfig, header: Header) -> Embodiment:
     return header.embodiment(tag, config.normalisation, config.state_keys, config.action_keys)
 
 
+def _without_effect(config: Gr00tConfig) -> list[str]:
+    """Return what is wrong with options that were set and change nothing beside the others."""
+    lora = ("model.tune 'lora'", config.tune == "lora")
+    strength = ("model.noise 'flow_sde' or 'flow_cps'", config.noise != "reinflow")
+    annealed = config.noise_level_final is not None and config.noise != "reinflow"
+    needs = {
+        **dict.fromkeys(("tune_vision", "lora_rank", "lora_alpha", "lora_targets"), lora),
+        **dict.fromkeys(("noise_level", "noise_level_final"), strength),
+        "noise_anneal_steps": ("model.noise_level_final and model.noise 'flow_sde' or 'flow_cps'", annealed),
+        "skip_last": ("model.noise 'flow_sde' or 'reinflow'", config.noise != "flow_cps"),
+        "embodiment_table": ("model.embodiment_id None", config.embodiment_id is None),
+        "state_keys": ("model.state 'given'", config.state == "given"),
+    }
+    return without_effect("model", config, needs)
+
+
 def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
     problems: list[str] = []
     head = header.head
@@ -216,6 +236,11 @@ def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
         )
     if config.tune == "lora" and not config.lora_targets:
         problems.append("model.lora_targets: empty; name layers, or set model.tune to 'head'")
+    elif config.tune_vision and config.tune == "lora" and not {*config.lora_targets} & {*VISION_LINEARS}:
+        problems.append(
+            f"model.tune_vision: got True, but model.lora_targets {config.lora_targets} names no layer of the vision tower or "
+            f"the projector: add some of {', '.join(VISION_LINEARS)}, or leave tune_vision out"
+        )
     if (adapter := header.adapter) is not None:
         if config.tune != "lora":
             problems.append(

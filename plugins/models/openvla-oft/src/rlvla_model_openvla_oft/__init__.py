@@ -6,13 +6,13 @@ remote code. Sources: Kim et al. 2024, arXiv:2406.09246 (OpenVLA); Kim et al. 20
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 import rlvla
+from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located
 from rlvla.specs import ModelCost, ModelSpec, Role
@@ -224,12 +224,7 @@ def _without_effect(config: OpenVlaOftConfig) -> list[str]:
         "recompute": ("model.tune 'lora' or 'full'", config.tune != "heads"),
         "keep_vision": ("model.tune_vision False", not config.tune_vision),
     }
-    defaults = {one.name: one.default for one in dataclasses.fields(OpenVlaOftConfig)}
-    return [
-        f"model.{name}: got {getattr(config, name)!r}, which changes nothing without {wanted}: leave it out"
-        for name, (wanted, there) in needs.items()
-        if not there and getattr(config, name) != defaults[name]
-    ]
+    return without_effect("model", config, needs)
 
 
 def lora_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
