@@ -99,6 +99,39 @@ def missing(shards: Sequence[Path]) -> list[str]:
     return [file.name for file in shards if not file.is_file()]
 
 
+def base_of(folder: Path, named: str, *, headers_only: bool) -> Path:
+    """Return the folder of the checkpoint that an adapter, or heads, name as theirs.
+
+    Args:
+        folder: of the adapter, or heads.
+        named: a folder, or ``org/name@revision``.
+        headers_only: its JSON files are enough, where it lies on the model hub.
+
+    Raises:
+        CheckpointError: it cannot be had, or is the folder itself.
+    """
+    from rlvla.hub import located
+
+    try:
+        place = located(named, headers_only=headers_only)
+    except CheckpointError as error:
+        raise CheckpointError(f"the base that {folder} names cannot be had: {error}") from error
+    if place.resolve() == folder.resolve():
+        raise CheckpointError(
+            f"{folder} names itself as its base: put the checkpoint there that its adapter belongs to (rlvla_base in "
+            "config.json, or base_model_name_or_path in adapter_config.json)"
+        )
+    return place
+
+
+def no_whole_model(folder: Path, named: str) -> CheckpointError:
+    """Return the error for a base that itself needs one."""
+    return CheckpointError(
+        f"{folder} names {named} as its base, which holds no whole model but an adapter or heads: write the whole of it "
+        "first (rlvla export), and name that folder"
+    )
+
+
 def adapter_of(folder: Path) -> Path | None:
     """Return the folder of a LoRA adapter beside no weights of the model itself; None: there is none."""
     places = (one for one in (folder, folder / "lora_adapter") if (one / "adapter_config.json").is_file())

@@ -85,6 +85,39 @@ def fingerprint(file: Path) -> str:
     return f"{size} bytes, {digest.hexdigest()[:16]}"
 
 
+def fingerprints(shards: Sequence[Path], seed: int | None = None) -> dict[str, str]:
+    """Return what tells a checkpoint's weights from others: the fingerprint of each file, or the seed that drew them."""
+    if seed is not None:
+        return {"drawn": f"seed {seed}"}
+    return {file.name: fingerprint(file) for file in shards}
+
+
+def check_base(trained: Path, stored: Mapping[str, str] | None, base: Path, now: Mapping[str, str]) -> None:
+    """Make sure that what training changed stands on the weights that it was trained on.
+
+    Args:
+        trained: folder of what training changed.
+        stored: :func:`fingerprints` of its base, when it was written; None: not known.
+        base: folder of the base.
+        now: its fingerprints.
+
+    Raises:
+        CheckpointError: they differ; in which files.
+    """
+    if stored is None or stored == now:
+        return
+    changed = [
+        f"{name}: got {now.get(name, 'no such file')}, wanted {stored.get(name, 'no such file')}"
+        for name in sorted({*now, *stored})
+        if now.get(name) != stored.get(name)
+    ]
+    what = (
+        f"{trained} was trained on other weights than {base} holds now (put the old files back; where they are gone, train "
+        "again):"
+    )
+    raise CheckpointError("\n  ".join([what, *changed]))
+
+
 def public_name(name: str) -> str:
     """Return a weight's public name, whatever LoRA training left around it."""
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")

@@ -120,6 +120,40 @@ def test_a_saved_adapter_goes_on_where_it_was(checkpoint, tmp_path):
         model.load(tmp_path / "plain")
 
 
+def test_weights_that_changed_below_a_trained_head_are_refused(copy, checkpoint, tmp_path):
+    base = copy.rename(tmp_path / "base")
+    model = worlds.make(base)
+    model.save(tmp_path / "trained")
+    worlds.make(checkpoint).load(tmp_path / "trained")  # the same weights elsewhere
+    worlds.make(base, tune="lora").save(tmp_path / "adapter")
+    name = "backbone.eagle_model.mlp1.0.bias"
+    rewrite(base / SHARD, **{name: torch.ones(32, dtype=torch.bfloat16)})
+    words = rf"(?s)trained was trained on other weights than .*base holds now.*{SHARD}: got \d+ bytes, .*, wanted \d+ bytes, "
+    with pytest.raises(CheckpointError, match=words):
+        worlds.make(tmp_path / "trained")
+    with pytest.raises(CheckpointError, match=words):
+        worlds.make(base).load(tmp_path / "trained")
+    with pytest.raises(CheckpointError, match="adapter was trained on other weights than"):
+        worlds.make(tmp_path / "adapter", tune="lora")
+    model.load(tmp_path / "trained")  # still holds the old ones
+    assert model.manifest()["files"] == json.loads((tmp_path / "trained/config.json").read_text())["rlvla_base_files"]
+    model.export(tmp_path / "out")
+    assert not [one for one in json.loads((tmp_path / "out/config.json").read_text()) if one.startswith("rlvla_")]
+
+
+def test_a_base_that_is_gone_itself_or_no_whole_model_is_named(checkpoint, tmp_path):
+    for name in ("one", "run"):
+        worlds.make(checkpoint).save(tmp_path / name)
+    for named, words in (
+        ("/nowhere/at/all", "the base that .*run names cannot be had: .*no such folder"),
+        (str(tmp_path / "run"), "run names itself as its base"),
+        (str(tmp_path / "one"), "holds no whole model but an adapter or heads: write the whole of it first"),
+    ):
+        change(tmp_path / "run/config.json", rlvla_base=named)
+        with pytest.raises(CheckpointError, match=words):
+            described(tmp_path / "run")
+
+
 def test_the_embeddings_may_be_stored_twice(tmp_path):
     twice = tiny.write(tmp_path / "twice", action_dim=3, state_dim=4, tags=("gr1",), lm_head=True)
     once = tiny.write(tmp_path / "once", action_dim=3, state_dim=4, tags=("gr1",))

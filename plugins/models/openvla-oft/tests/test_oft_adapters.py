@@ -113,7 +113,7 @@ def test_a_base_that_is_gone_itself_or_no_whole_model_is_named(trained, copy):
     for named, words in (
         ("/nowhere/at/all", "the base that .*copy names cannot be had: .*no such folder"),
         (str(copy), "copy names itself as its base"),
-        (str(trained[1]), "holds no whole model but an adapter or heads: merge it first"),
+        (str(trained[1]), "holds no whole model but an adapter or heads: write the whole of it first"),
     ):
         change(copy / "config.json", rlvla_base=named)
         with pytest.raises(CheckpointError, match=words):

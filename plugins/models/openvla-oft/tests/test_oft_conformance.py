@@ -8,6 +8,8 @@ from rlvla.testing import ModelConformance
 ACTION = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "gripper", closes_at="high"))
 COMMON = {"unnorm_key": "reach", "horizon": 2, "dtype": "fp32"}
 TOP = {"top_k": 5, "keep_vision": True, "temperature": 1.2}
+TOKENS = {"head": "tokens", "gaussian": "fixed", "proprio": False, "tune_vision": False, **TOP}
+L1 = {"head": "l1", "gaussian": "learned", "proprio": True, "decoding": "parallel", "tune": "lora"}
 FULL = {"tune": "full", "rollout": "fp8", "lora_rank": None}
 
 
@@ -24,9 +26,9 @@ class _Oft(ModelConformance):
 
     @pytest.fixture(autouse=True)
     def _checkpoint(self, request):
-        path = request.getfixturevalue(self.fixture)
-        type(self).config = {"path": str(path), **COMMON, **self.options}
-        type(self).variations = self.further
+        path = {name: str(request.getfixturevalue(name)) for name in ("checkpoint", "headed")}
+        type(self).config = {"path": path[self.fixture], **COMMON, **self.options}
+        type(self).variations = (*self.further, {"path": path["headed"], **L1}, {"path": path["checkpoint"], **TOKENS})
 
 
 class TestTokens(_Oft):

@@ -81,19 +81,27 @@ def write_heads(folder: Path, tensors: Mapping[str, Tensor]) -> None:
         write_tensors(tensors, folder / HEADS)
 
 
-def write_headers(folder: Path, header: Header, base: str | None) -> None:
+_NOTES = ("rlvla_base", "rlvla_base_files", "rlvla_random")
+"""What rlvla writes in ``config.json``, and a whole checkpoint has not."""
+
+
+def write_headers(
+    folder: Path, header: Header, base: str | None = None, base_files: Mapping[str, str] | None = None
+) -> None:
     """Write config and metadata of the checkpoint that training started from.
 
     Args:
         folder: made where it is not there.
         header: of that checkpoint.
         base: its name, where the folder is not to hold the backbone; None: it is, and the Eagle files are copied too.
+        base_files: what tells its weights from others.
     """
     source = header.base or header
     (folder / METADATA).parent.mkdir(parents=True, exist_ok=True)
-    config = {**source.config, "rlvla_base": base}
     if base is None:  # the folder's own weights count, whatever they began as
-        config = {name: value for name, value in source.config.items() if name != "rlvla_random"}
+        config = {name: value for name, value in source.config.items() if name not in _NOTES}
+    else:
+        config = {**source.config, "rlvla_base": base, "rlvla_base_files": dict(base_files or {})}
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     (folder / METADATA).write_text(json.dumps(dict(header.metadata), indent=1))
     if base is None and (source.folder / "eagle").is_dir():

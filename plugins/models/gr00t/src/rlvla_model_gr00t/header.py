@@ -19,7 +19,9 @@ from rlvla.checkpoint_header import (
     AdapterHeader,
     Finite,
     adapter_of,
+    base_of,
     missing,
+    no_whole_model,
     read_adapter,
     read_as,
     read_json,
@@ -162,6 +164,7 @@ class _Config:
     eagle_config: _Eagle | None = None
     rlvla_random: Annotated[int, Ge(0)] | None = None
     rlvla_base: str | None = None
+    rlvla_base_files: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -236,6 +239,8 @@ class Header:
     """Of the checkpoint that this folder's weights belong on."""
     base_name: str | None = None
     """Its folder, or ``org/name@revision``."""
+    base_files: Mapping[str, str] | None = None
+    """What tells that checkpoint's weights from others, when training stood on them; None: not known."""
 
     @property
     def metadata_file(self) -> Path:
@@ -453,6 +458,17 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     Raises:
         CheckpointError: not a GR00T N1.5 checkpoint, or sizes that no GR00T has.
     """
+    header, named = _own_header(folder)
+    if named is None:
+        return header
+    base, further = _own_header(base_of(folder, named, headers_only=headers_only))
+    if further is not None or base.adapter is not None:
+        raise no_whole_model(folder, named)
+    return replace(header, base=base, base_name=named)
+
+
+def _own_header(folder: Path) -> tuple[Header, str | None]:
+    """Return what a folder's own files say, and the base that they name."""
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(
@@ -475,15 +491,10 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
         head=replace(head, diffusion=head.diffusion_model_cfg, context=head.vl_self_attention_cfg),
         image_token=eagle.image_token_index,
         random_seed=found.rlvla_random,
+        base_files=found.rlvla_base_files,
     )
     _check_sizes(header)
-    named = found.rlvla_base
-    if named is None:
-        return header
-    from rlvla.hub import located
-
-    base = read_header(located(named, headers_only=headers_only), headers_only=headers_only)
-    return replace(header, base=base, base_name=named)
+    return header, found.rlvla_base
 
 
 def _check_version(folder: Path, config: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Gr00tModel(Model):
 
     def _read(self, generator: torch.Generator) -> None:
         """Take all weights: the backbone's in ``config.dtype``, the head's in fp32."""
-        network, header, base = self.network, self.header, self.header.base or self.header
+        network, header, base = self.network, self.header, self._base_header()
         dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[self.config.dtype]
         network.dtype, network.fuse = dtype, self.config.fuse
         if base.random_seed is not None:
@@ -115,8 +116,23 @@ class Gr00tModel(Model):
                 strict=False,
                 assign=True,
             )
+        self._check_base(header)
         for name in (files.VALUE, files.NOISE):
             self._read_own(name, stored, generator)
+
+    def _base_header(self) -> Header:
+        """Return the checkpoint that the backbone's weights are from."""
+        return self.header.base or self.header
+
+    @cached_property
+    def base_weights(self) -> Mapping[str, str]:
+        """What tells the weights that training started from from others: size and hash of each file, or the seed, as read."""
+        base = self._base_header()
+        return weight_files.fingerprints(base.shards, base.random_seed)
+
+    def _check_base(self, stored: Header) -> None:
+        """Make sure that what training changed stands on the weights that it was trained on."""
+        weight_files.check_base(stored.folder, stored.base_files, self._base_header().folder, self.base_weights)
 
     def _read_own(self, prefix: str, stored: Mapping[str, Tensor], generator: torch.Generator) -> None:
         """Take the weights of what only RL has, or draw them."""
@@ -322,7 +338,7 @@ class Gr00tModel(Model):
     def save(self, directory: Path) -> None:
         """Write what training changed: the action head with all embodiments' rows, adapters, and the name of their base."""
         base = self._base_name()
-        files.write_headers(directory, self.header, base)
+        files.write_headers(directory, self.header, base, self.base_weights)
         weight_files.write_shards(directory, self._rows.whole(self._head()))
         if self._lora is not None:
             self._lora.base_model_name_or_path = base
@@ -332,7 +348,7 @@ class Gr00tModel(Model):
 
     def export(self, directory: Path) -> None:
         """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
-        files.write_headers(directory, self.header, base=None)
+        files.write_headers(directory, self.header)
         merged = {name: one for name, one in adapters.merged(self.network).items() if not name.startswith(files.NOISE)}
         weight_files.write_shards(directory, {name: one.bfloat16() for name, one in self._rows.whole(merged).items()})
         files.write_heads(directory, self._own())
@@ -348,6 +364,7 @@ class Gr00tModel(Model):
 
     def load(self, directory: Path) -> None:
         header = read_header(directory)
+        self._check_base(header)
         mine = self._head(keep_vars=True)
         found = weight_files.read_shards(directory, header.shards)
         found = {name: one for name, one in found.items() if name.startswith(files.HEAD)}
@@ -362,13 +379,12 @@ class Gr00tModel(Model):
         copy_weights(self._own(keep_vars=True), stored)
 
     def manifest(self) -> Mapping[str, Any]:
-        base = self.header.base or self.header
         return {
             "path": self.config.path,
             "folder": str(self.header.folder),
-            "revision": revision_of(base.folder),
+            "revision": revision_of(self._base_header().folder),
             "embodiment": {"tag": self.embodiment.tag, "row": self.row},
-            "files": {file.name: weight_files.fingerprint(file) for file in base.shards},
+            "files": dict(self.base_weights),
         }
 
 

@@ -14,14 +14,15 @@ from rlvla.checkpoint_header import (
     AdapterHeader,
     Finite,
     adapter_of,
+    base_of,
     missing,
+    no_whole_model,
     read_adapter,
     read_as,
     read_json,
     shards_of,
 )
 from rlvla.errors import CheckpointError, ConfigError
-from rlvla.hub import located
 
 PATCH = 14
 """Height and width of an image patch in both towers."""
@@ -332,21 +333,9 @@ def _bare_adapter(folder: Path, headers_only: bool) -> Header:
 
 def _base_of(folder: Path, named: str, headers_only: bool) -> Header:
     """Return the checkpoint that an adapter, or heads, name as theirs."""
-    try:
-        place = located(named, headers_only=headers_only)
-    except CheckpointError as error:
-        raise CheckpointError(f"the base that {folder} names cannot be had: {error}") from error
-    if place.resolve() == folder.resolve():
-        raise CheckpointError(
-            f"{folder} names itself as its base: put the checkpoint there that its adapter belongs to (rlvla_base in "
-            "config.json, or base_model_name_or_path in adapter_config.json)"
-        )
-    base, further = _own_header(place)
+    base, further = _own_header(base_of(folder, named, headers_only=headers_only))
     if further is not None or base.adapter is not None:
-        raise CheckpointError(
-            f"{folder} names {named} as its base, which holds no whole model but an adapter or heads: merge it first "
-            "(python -m rlvla_model_openvla_oft merge), and name that folder"
-        )
+        raise no_whole_model(folder, named)
     return base
 
 

@@ -130,29 +130,11 @@ class OpenVlaOftModel(Model):
     def base_weights(self) -> Mapping[str, str]:
         """What tells the vision-language model's weights from others: size and hash of each file, or the seed, as read."""
         header = self._base_header()
-        if header.random_seed is not None:
-            return {"drawn": f"seed {header.random_seed}"}
-        return {file.name: weight_files.fingerprint(file) for file in header.shards}
+        return weight_files.fingerprints(header.shards, header.random_seed)
 
     def _check_base(self, stored: Header) -> None:
         """Make sure that what training changed stands on the weights that it was trained on."""
-        now = self.base_weights
-        if stored.base_files is None or stored.base_files == now:
-            return
-        changed = [
-            f"{name}: got {now.get(name, 'no such file')}, wanted {stored.base_files.get(name, 'no such file')}"
-            for name in sorted({*now, *stored.base_files})
-            if now.get(name) != stored.base_files.get(name)
-        ]
-        raise CheckpointError(
-            "\n  ".join(
-                [
-                    f"{stored.folder} was trained on other weights than {self._base_header().folder} holds now (put the old files "
-                    "back; where they are gone, train again):",
-                    *changed,
-                ]
-            )
-        )
+        weight_files.check_base(stored.folder, stored.base_files, self._base_header().folder, self.base_weights)
 
     def _read_base(self) -> None:
         """Take the vision-language model's weights, in ``config.dtype``."""
