@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import rlvla
-from rlvla import configs
+from rlvla import cli, configs
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.policy import Policy
 
 pytest.importorskip("rlvla_model_gr00t")
 from rlvla_model_gr00t import tiny
-from rlvla_model_gr00t.__main__ import main as command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -65,8 +64,8 @@ def test_ppo_trains_resumes_is_evaluated_and_its_export_acts(checkpoint, tmp_pat
     chunk = policy.act(observation())
     assert chunk.shape == (5, 7)
     assert set(np.unique(chunk[:, 6])) <= {-1.0, 1.0}
-    assert command(["export", str(tmp_path / "run"), str(tmp_path / "whole")]) == 0
-    assert command(["export", str(tmp_path / "run"), str(tmp_path / "whole")]) == 2
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "whole")]) == 0
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "whole")]) == 2
     assert "already there" in capsys.readouterr().err
     exported = configs.read_choice("model", model(tmp_path / "whole"))
     sim = rlvla.find("sim", "libero").describe(run.config.sim.config)

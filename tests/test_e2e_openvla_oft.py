@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import rlvla
-from rlvla import configs
+from rlvla import cli, configs
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.policy import Policy
 
 pytest.importorskip("rlvla_model_openvla_oft")
 from rlvla_model_openvla_oft import tiny
-from rlvla_model_openvla_oft.__main__ import main as command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -70,8 +69,8 @@ def test_grpo_trains_resumes_is_evaluated_and_its_merged_export_acts(checkpoint,
     chunk = policy.act(observation())
     assert chunk.shape == (4, 7)
     assert set(np.unique(chunk[:, 6])) <= {-1.0, 1.0}
-    assert command(["merge", str(tmp_path / "run"), str(tmp_path / "merged")]) == 0
-    assert command(["merge", str(tmp_path / "run"), str(tmp_path / "merged")]) == 2
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "merged")]) == 0
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "merged")]) == 2
     assert "already there" in capsys.readouterr().err
     exported = configs.read_choice("model", model(tmp_path / "merged"))
     sim = rlvla.find("sim", "libero").describe(run.config.sim.config)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import rlvla
+from rlvla import cli
 from rlvla.checks import split
 from rlvla.simulator import Observation
 
@@ -73,3 +74,28 @@ def test_a_missing_key_is_named(folder):
 def test_split_is_as_even_as_it_can_be():
     assert split(7, 3) == (3, 2, 2)
     assert split(4, 4) == (1, 1, 1, 1)
+
+
+def test_a_policy_is_exported_in_its_models_format(folder, tmp_path, capsys):
+    out = tmp_path / "deep/out"
+    assert cli.main(["export", str(folder), str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    policy = rlvla.load(folder, device="cpu")
+    chunk = policy.act(seen())
+    for parameter in policy.model.parameters():
+        parameter.zero_()
+    assert not np.array_equal(policy.act(seen()), chunk)
+    policy.model.load(out)
+    assert np.array_equal(policy.act(seen()), chunk)
+
+
+def test_an_export_that_cannot_be_written_is_refused(folder, tmp_path, capsys):
+    for words, said in (
+        ([str(folder), str(tmp_path)], f"{tmp_path}: already there; give a folder that does not exist yet"),
+        ([str(tmp_path / "nowhere"), str(tmp_path / "out")], "nowhere: no such folder"),
+        ([str(folder), "/dev/null/x"], "/dev/null/x cannot be written: "),
+        ([str(folder)], "got 1 words, wanted two, the run and the folder to write"),
+    ):
+        assert cli.main(["export", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

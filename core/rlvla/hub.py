@@ -50,6 +50,11 @@ def located(path: str, *, headers_only: bool = False) -> Path:
     return Path(found)
 
 
+def settled(path: str | None) -> str | None:
+    """Return a folder's absolute path, which holds wherever a run is opened again; anything else as it is."""
+    return str(place.absolute()) if path and (place := Path(path).expanduser()).is_dir() else path
+
+
 def revision_of(folder: Path) -> str | None:
     """Return the commit of a folder that came from the hub."""
     return folder.name if folder.parent.name == "snapshots" else None

@@ -102,6 +102,11 @@ class Model(nn.Module, ABC):
     def save(self, directory: Path) -> None:
         """Write the weights and what is needed to read them again (safetensors and JSON, the model's public format)."""
 
+    def export(self, directory: Path) -> None:
+        """Write a whole checkpoint in the model's public format, for whoever knows nothing of rlvla: what :meth:`save` leaves
+        to a base is in it, adapters are merged. What ``save`` writes, where that is whole."""
+        self.save(directory)
+
     @abstractmethod
     def load(self, directory: Path) -> None:
         """Read what :meth:`save` wrote, in place.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "train": "train a policy: rlvla train [recipe.yaml|recipe.py] --sim NAME --model NAME ... | --resume PATH",
     "eval": "measure the success of a checkpoint: rlvla eval PATH",
+    "export": "write a run's policy as a public checkpoint: rlvla export RUN DIR",
     "record": "record demonstrations of a simulator's scripted expert: rlvla record --sim NAME --path FOLDER",
     "profile": "measure what the parts of a run take on this machine: rlvla profile recipe.py",
     "plan": "say what a run will cost and what would make it faster: rlvla plan recipe.py --profile profile.json",

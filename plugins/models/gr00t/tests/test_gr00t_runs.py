@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rlvla
+from rlvla import cli
 from rlvla.errors import ConfigError
 from rlvla_model_gr00t import tiny
 from rlvla_model_gr00t.__main__ import main as command
@@ -134,7 +135,18 @@ def test_an_entropy_bonus_without_a_learned_deviation_is_refused(line, tmp_path)
 def test_commands(line, tmp_path, capsys):
     assert command(["tiny", str(tmp_path / "small")]) == 0
     assert (tmp_path / "small/model.safetensors.index.json").is_file()
-    assert command(["tiny", str(tmp_path / "small")]) == 2
-    assert "already there" in capsys.readouterr().err
-    assert command(["export", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    for words in (["tiny", str(tmp_path / "small")], ["tiny", "/dev/null/x"]):
+        assert command(words) == 2
+    said = capsys.readouterr().err
+    assert "small: already there" in said
+    assert "/dev/null/x cannot be written: " in said
+
+
+def test_an_export_of_a_run_is_a_whole_checkpoint(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(line.parent)
+    with build(Path(line.name), tmp_path, run={"steps": 1}) as run:
+        run.train()
+    monkeypatch.chdir(tmp_path)  # where the checkpoint's relative path is no folder
+    assert cli.main(["export", "run", "out"]) == 0
+    assert (tmp_path / "out/model.safetensors.index.json").is_file()
+    assert rlvla.find("model", "gr00t").describe(run.config.model.plugin.config(path="out", horizon=2)).action_dim == 2

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import rlvla
+from rlvla import cli
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla_model_openvla_oft import tiny
 from rlvla_model_openvla_oft.__main__ import main as command
@@ -117,15 +118,18 @@ def test_a_run_without_anything_to_train_says_so(line, tmp_path):
 def test_commands(line, tmp_path, capsys):
     assert command(["tiny", str(tmp_path / "small")]) == 0
     assert (tmp_path / "small/model.safetensors.index.json").is_file()
-    assert command(["merge", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    for words in (["tiny", str(tmp_path / "small")], ["tiny", "/dev/null/x"]):
+        assert command(words) == 2
+    said = capsys.readouterr().err
+    assert "small: already there" in said
+    assert "/dev/null/x cannot be written: " in said
+
+
+def test_an_export_of_a_run_is_a_whole_checkpoint(line, tmp_path):
     with build(line, tmp_path, run={"steps": 1}) as run:
         run.train()
-    assert command(["merge", str(tmp_path / "run"), str(tmp_path / "merged")]) == 0
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "merged")]) == 0
     assert (tmp_path / "merged/model.safetensors.index.json").is_file()
-    for words in (["tiny", "/dev/null/x"], ["merge", str(tmp_path / "run"), "/proc/x/y"]):
-        assert command(words) == 2
-        assert f"{words[-1]} cannot be written: " in capsys.readouterr().err
 
 
 def test_a_resumed_run_keeps_scale_cameras_and_base_weights(line, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 import rlvla
 from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
-from rlvla.hub import located
+from rlvla.hub import located, settled
 from rlvla.specs import ModelCost, ModelSpec, Role
 from rlvla_model_gr00t.header import Embodiment, Header, Normalisation, read_header, row_of
 
@@ -35,7 +35,8 @@ class Gr00tConfig:
     """GR00T N1.5: a 3B vision-language-action model with a flow-matching head, in its public checkpoint format."""
 
     path: str | None = None
-    """Checkpoint folder, or ``org/name@revision`` on the model hub; a folder of a run names the checkpoint it stands on."""
+    """Checkpoint folder, or ``org/name@revision`` on the model hub; a folder of a run names the checkpoint it stands on.
+    A run stores the folder's absolute path."""
     tokenizer_path: str | None = None
     """Folder (or ``org/name`` on the model hub) with the Eagle processor's tokenizer, which checkpoints come without; None:
     the checkpoint's own, or its ``eagle`` folder's."""
@@ -124,6 +125,11 @@ class Gr00tConfig:
     """On a GPU, compile the element-wise parts (norms, modulation, rotary positions); costs half a minute at the start."""
     graphs: bool = True
     """On a GPU, act by one CUDA graph for each batch shape where it is measured to be faster."""
+
+    def __post_init__(self) -> None:
+        """Make paths of folders hold wherever the run is opened again."""
+        object.__setattr__(self, "path", settled(self.path))
+        object.__setattr__(self, "tokenizer_path", settled(self.tokenizer_path))
 
     @property
     def random_steps(self) -> int:

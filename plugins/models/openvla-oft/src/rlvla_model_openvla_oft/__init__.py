@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 import rlvla
 from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
-from rlvla.hub import located
+from rlvla.hub import located, settled
 from rlvla.specs import ModelCost, ModelSpec, Role
 from rlvla_model_openvla_oft.header import Header, read_header
 
@@ -116,8 +116,7 @@ class OpenVlaOftConfig:
 
     def __post_init__(self) -> None:
         """Make a folder's path hold wherever the run is opened again."""
-        if self.path and (place := Path(self.path).expanduser()).is_dir():
-            object.__setattr__(self, "path", str(place.absolute()))
+        object.__setattr__(self, "path", settled(self.path))
 
 
 def describe(config: OpenVlaOftConfig) -> ModelSpec:
