@@ -9,6 +9,8 @@ one of four denoising steps) at an eighth of its 512 windows a step, and a stale
 
 from typing import Any
 
+from pairs import gr00t_libero
+
 PATH = "checkpoints/gr00t-libero-spatial"
 TOKENIZER = "checkpoints/eagle2hg-processor-groot-n1p5"
 
@@ -21,22 +23,7 @@ def recipe() -> dict[str, Any]:
             "use": "gr00t",
             "path": PATH,
             "tokenizer_path": TOKENIZER,
-            # What belongs to this pair of model and simulator: the robot's tag and its row in the table of the code that
-            # the checkpoint was tuned with, parts of state and action in LIBERO's order, pictures turned by 180 degrees as
-            # LIBERO's renderer has them (left and right exchanged), normalised deltas, 1 opens the gripper.
-            "embodiment_tag": "libero_franka",
-            "embodiment_table": "rlinf",
-            "cameras": ["primary", "wrist"],
-            "mirrored": True,
-            "state_keys": ["x", "y", "z", "roll", "pitch", "yaw", "gripper"],
-            "action_keys": ["x", "y", "z", "roll", "pitch", "yaw", "gripper"],
-            "normalisation": "min_max",
-            "action_unit": "normalised",
-            "rotation": "axis_angle",
-            "gripper_range": [0.0, 1.0],
-            "gripper_closes_at": "low",
-            "instruction": "plain",
-            "padding": "fixed",
+            **gr00t_libero(),
             "horizon": 5,
             "noise": "flow_sde",
             "noise_level": 0.5,

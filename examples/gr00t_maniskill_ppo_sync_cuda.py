@@ -7,6 +7,9 @@ windows and episodes those of OpenVLA-OFT on these tasks.
 
 from typing import Any
 
+from pairs import gr00t_maniskill
+from plate25 import EVAL, RUN, SIM
+
 PATH = "checkpoints/gr00t-plate25"
 TOKENIZER = "checkpoints/eagle2hg-processor-groot-n1p5"
 
@@ -14,22 +17,12 @@ TOKENIZER = "checkpoints/eagle2hg-processor-groot-n1p5"
 def recipe() -> dict[str, Any]:
     """Return the run's mapping."""
     return {
-        "sim": {"use": "maniskill", "task": "PutOnPlateInScene25Main-v3", "objects": "train", "num_envs": 64},
+        "sim": {**SIM, "num_envs": 64},
         "model": {
             "use": "gr00t",
             "path": PATH,
             "tokenizer_path": TOKENIZER,
-            # What belongs to this pair of model and simulator: the robot's tag and row, its only camera, zeros in place of
-            # the state, deltas in metres and radians about x, y and z, 1 opens the gripper.
-            "embodiment_tag": "maniskill_widowx",
-            "embodiment_table": "rlinf",
-            "cameras": ["primary"],
-            "state": "zeros",
-            "action_unit": "si",
-            "rotation": "euler_xyz",
-            "gripper_range": [0.0, 1.0],
-            "gripper_closes_at": "low",
-            "pad_to": 320,
+            **gr00t_maniskill(),
             "horizon": 8,
             "keep_features": 4096,
         },
@@ -58,6 +51,6 @@ def recipe() -> dict[str, Any]:
             "max_grad_norm": 1.0,
             "micro_batch": 64,
         },
-        "eval": {"every": 20, "episodes": 256},
-        "run": {"steps": 300, "device": "cuda"},
+        "eval": EVAL,
+        "run": RUN,
     }

@@ -7,47 +7,17 @@ the learning rate of its LoRA recipes.
 
 from typing import Any
 
+from plate25 import grpo, openvla_oft
+
 PATH = "checkpoints/openvla-plate25"
 
 
 def recipe() -> dict[str, Any]:
     """Return the run's mapping."""
-    return {
-        "sim": {
-            "use": "maniskill",
-            "task": "PutOnPlateInScene25Main-v3",
-            "objects": "train",
-            "backend": "cpu",
-            "num_envs": 32,
-        },
-        "model": {
-            "use": "openvla-oft",
-            "path": PATH,
-            "decoding": "autoregressive",
-            "horizon": 1,
-            "unnorm_key": "bridge_orig",
-            "cameras": ["primary"],
-            "action_unit": "si",
-            "rotation": "euler_xyz",
-            "gripper_range": [0.0, 1.0],
-            "gripper_closes_at": "low",
-            "temperature": 1.0,
-            "top_k": 50,
-            "prompt_tokens": 30,
-            "recompute": True,
-        },
-        "algo": {
-            "use": "grpo",
-            "group_size": 8,
-            "groups_per_step": 4,
-            "ratio_level": "token",
-            "advantage": "std",
-            "clip_low": 0.2,
-            "clip_high": 0.28,
-            "minibatch_size": 160,
-        },
-        "scheduler": {"use": "hybrid", "stages": 2},
-        "train": {"learning_rate": 1e-4, "weight_decay": 0.01, "max_grad_norm": 1.0, "micro_batch": 40},
-        "eval": {"every": 20, "episodes": 256},
-        "run": {"steps": 300, "device": "cuda"},
-    }
+    return openvla_oft(
+        {"path": PATH, "decoding": "autoregressive", "horizon": 1, "top_k": 50},
+        sim={"backend": "cpu"},
+        algo=grpo(groups_per_step=4),
+        scheduler={"use": "hybrid", "stages": 2},
+        train={"max_grad_norm": 1.0},
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,22 @@ def test_a_python_recipe_returns_a_mapping_or_a_run_config(four_plugins: Four, t
     recipe.write_text("x = 1\n")
     with pytest.raises(ConfigError, match="has no function recipe"):
         configs.read_file(recipe)
+
+
+def test_a_python_recipe_imports_what_lies_beside_it(four_plugins: Four, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shared_part.py").write_text(f"SIM = {{'use': 'testsim', 'suite': {name!r}}}\n")
+        text = f"def recipe():\n    from shared_part import SIM\n    return {dict(four_plugins)!r} | {{'sim': SIM}}\n"
+        (tmp_path / name / "recipe.py").write_text(text)
+    path = list(sys.path)
+    for name in ("one", "two", "one"):  # each folder has its own
+        assert configs.read_file(tmp_path / name / "recipe.py")["sim"]["suite"] == name
+    assert sys.path == path
+    assert "shared_part" not in sys.modules
+    (tmp_path / "two/shared_part.py").unlink()
+    with pytest.raises(ConfigError, match=r"recipe\.py: ModuleNotFoundError: No module named 'shared_part'"):
+        configs.read_file(tmp_path / "two/recipe.py")
 
 
 def test_flags_go_on_top_of_the_file_and_repair_it(four_plugins: Four) -> None:

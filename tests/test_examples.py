@@ -5,11 +5,15 @@ import json
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlvla import configs
+from rlvla.batch import ObservationBatch
 from rlvla.checks import check
 from rlvla.configs import overridden
+from rlvla.simulator import Observation
+from rlvla.specs import ActionPart, Camera, SimulatorSpec, StatePart, TaskSpec
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(ROOT.glob("examples/tiny_*.py"))
@@ -53,6 +57,49 @@ def test_a_recipe_of_gr00t_fits_a_checkpoint(file, tmp_path):
     check(config)
     for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
         assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
+
+
+def test_the_preset_of_gr00t_and_robotwin_moves_two_arms(tmp_path):
+    """RoboTwin's action and state: for each arm six absolute joint positions and a gripper that 0 closes."""
+    torch, tiny = pytest.importorskip("torch"), pytest.importorskip("rlvla_model_gr00t.tiny")
+    from rlvla.noise import Noise
+
+    arms = [(f"{side}_{part}", size) for side in ("left", "right") for part, size in (("arm", 6), ("gripper", 1))]
+    action = [
+        ActionPart(name, size, "absolute", -3.7, 3.7, "rad", "joint")
+        if size == 6
+        else ActionPart(name, size, "gripper", 0.0, 1.0, closes_at="low")
+        for name, size in arms
+    ]
+    roles = {"head": "primary", "left_wrist": "wrist_left", "right_wrist": "wrist_right"}
+    simulator = SimulatorSpec(
+        cameras=tuple(Camera(name, 24, 32, role) for name, role in roles.items()),
+        state=tuple(StatePart(name, size, "rad" if size == 6 else "") for name, size in arms),
+        action=tuple(action),
+        control_hz=250 / 15,
+        max_episode_steps=400,
+        tasks=(TaskSpec("place_empty_cup"),),
+    )
+    tiny.write(tmp_path, tags=("new_embodiment",), cameras=3, action_dim=14, state_dim=14)
+    preset = runpy.run_path(str(ROOT / "examples/pairs.py"))["gr00t_robotwin"]()
+    choice = configs.read_choice("model", {"use": "gr00t", "path": str(tmp_path), "dtype": "fp32", **preset})
+    model = choice.plugin.load()(choice.config, simulator, None, generator=torch.Generator())
+    generator = np.random.default_rng(0)
+    pictures = {name: generator.integers(0, 256, (2, 24, 32, 3), np.uint8) for name in roles}
+    told = ["place the empty cup on the coaster with the left arm"] * 2
+    seen = ObservationBatch.of(Observation(pictures, np.zeros((2, 14), np.float32), told), 64)
+    with torch.no_grad():
+        chunk = model.act(model.preprocess(seen), Noise(torch.arange(2))).actions
+    assert chunk.shape == (2, 10, 14)
+    middle = model.codec(torch.zeros(1, 1, 14))[0, 0]  # of what the data holds: joints as they are, fingers half open
+    statistics = json.loads((tmp_path / "experiment_cfg/metadata.json").read_text())["new_embodiment"]["statistics"]
+    wanted = [
+        (low + high) / 2
+        for name, _ in arms
+        for low, high in zip(*(statistics["action"][name][end] for end in ("min", "max")), strict=True)
+    ]
+    torch.testing.assert_close(middle, torch.tensor(wanted))
+    assert middle[6] == middle[13] == 0.5
 
 
 def test_cells_of_the_learning_benchmark_fit_and_differ():

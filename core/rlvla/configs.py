@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
@@ -314,7 +316,8 @@ def read_section(name: str, data: Mapping[str, Any]) -> Any:
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file, or the one that ``recipe()`` in a Python file returns.
+    """Return the mapping in a YAML file, or the one that ``recipe()`` in a Python file returns, which may import what lies
+    beside it.
 
     Raises:
         ConfigError: no such file, not a mapping, or no ``recipe``.
@@ -327,8 +330,9 @@ def read_file(path: str | Path) -> dict[str, Any]:
         import runpy
 
         try:
-            made = runpy.run_path(str(path)).get("recipe")
-            data = made() if callable(made) else None
+            with _neighbours(path.resolve().parent):
+                made = runpy.run_path(str(path)).get("recipe")
+                data = made() if callable(made) else None
         except ConfigError:
             raise
         except Exception as error:
@@ -351,6 +355,21 @@ def read_file(path: str | Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds a {type(data).__name__}, wanted a mapping with sim, model, algo, scheduler")
     return data
+
+
+@contextmanager
+def _neighbours(folder: Path) -> Iterator[None]:
+    """Let code import the modules of a folder, and forget them after it: other folders may have others of these names."""
+    before = set(sys.modules)
+    sys.path.append(str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and Path(file).parent == folder:
+                del sys.modules[name]
 
 
 def without_effect(section: str, config: object, needs: Mapping[str, tuple[str, bool]]) -> list[str]:

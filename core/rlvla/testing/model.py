@@ -37,6 +37,11 @@ class ModelConformance(Conformance):
     )
     state: ClassVar[tuple[StatePart, ...]] = (StatePart("place", 4, "m"),)
     picture: ClassVar[int] = 64
+    texts: ClassVar[tuple[str, ...]] = (
+        "push the red block",
+        "open the drawer and put the cup in it",
+        "Lift Ünïcode 🤖 'quoted'",
+    )
 
     # --- how a model is run ---
 
@@ -49,7 +54,7 @@ class ModelConformance(Conformance):
             action=self.action,
             control_hz=10.0,
             max_episode_steps=20,
-            tasks=(TaskSpec("task"),),
+            tasks=(TaskSpec("task", self.texts[0], wordings=self.texts),),
             max_instruction_bytes=64,
         )
 
@@ -86,11 +91,10 @@ class ModelConformance(Conformance):
             one.name: torch.randint(0, 256, (rows, one.height, one.width, 3), generator=generator).to(torch.uint8)
             for one in spec.cameras
         }
-        texts = ["push the red block", "open the drawer and put the cup in it", "Lift Ünïcode 🤖 'quoted'"]
         observation = Observation(
             {name: one.numpy() for name, one in images.items()},
             torch.randn(rows, spec.state_dim, generator=generator).numpy(),
-            [texts[row % 3] for row in range(rows)],
+            [self.texts[row % len(self.texts)] for row in range(rows)],
         )
         return ObservationBatch.of(observation, spec.max_instruction_bytes)
 

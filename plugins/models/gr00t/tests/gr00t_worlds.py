@@ -25,7 +25,7 @@ def simulator_spec(**changes: Any) -> SimulatorSpec:
         "action": (ActionPart("move", 2), ActionPart("grip", 1, "gripper", closes_at="high")),
         "control_hz": 10.0,
         "max_episode_steps": 20,
-        "tasks": (TaskSpec("task"),),
+        "tasks": (TaskSpec("task", TEXTS[0], wordings=tuple(TEXTS)),),
     }
     return SimulatorSpec(**{**settings, **changes})
 

@@ -105,7 +105,8 @@ def test_padding_lies_on_the_right(checkpoint):
 
 
 def test_an_instruction_beyond_the_width_is_named(checkpoint):
-    model = worlds.make(checkpoint, pad_to=64)
+    spec = worlds.simulator_spec(tasks=(TaskSpec("drawn"),))  # it does not tell beforehand
+    model = worlds.make(checkpoint, spec, pad_to=64)
     with pytest.raises(ConfigError, match=r"model\.pad_to: got 64, wanted \d+ or more: .* 'Put it on the plate"):
         model.preprocess(worlds.observation(3))
 
@@ -135,6 +136,8 @@ def test_masked_rows_have_the_width_of_the_simulators_longest_instruction(checkp
             assert torch.equal(model.evaluate(inputs, found.replay[rows]).logp, found.logp[rows])
     assert model.count_tokens(seen).tolist() == [width] * 24
     assert not caplog.text
+    with pytest.raises(ConfigError, match=r"model\.pad_to: None, but the simulator does not tell its instructions"):
+        worlds.make(checkpoint, worlds.simulator_spec(tasks=(TaskSpec("drawn"),)), padding="masked", pad_to=None)
     long = "put " + "the black bowl " * 9
     model.prompts.batch([long, long])
     assert caplog.text.count("is longer than what the simulator says of its tasks") == 1

@@ -7,7 +7,7 @@ entries an action, E denoising steps that they are of, V values.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,12 @@ class Gr00tModel(Model):
         self.header = read_header(located(config.path), headers_only=False)
         self.spec = spec_of(config, self.header)
         self.embodiment = embodiment_of(config, self.header)
-        _check_simulator(self.header, self.embodiment, config, simulator)
+        texts = [text for task in simulator.tasks for text in task.instructions]
+        _check_simulator(self.header, self.embodiment, config, simulator, texts)
         self.row = row_of(self.embodiment.tag, config.embodiment_table, config.embodiment_id, self.header.head)
         fixed = FIXED_WIDTH if config.padding == "fixed" else None
         width = fixed if config.pad_to is None else config.pad_to
         tokenizer = self.header.tokenizer(config.tokenizer_path)
-        texts = [text for task in simulator.tasks for text in task.instructions]
         self.prompts = Prompts(self.header, tokenizer, len(config.cameras), config.instruction, width, texts)
         by_role = {camera.role: camera for camera in simulator.cameras}
         cameras = [by_role[role] for role in config.cameras]
@@ -416,9 +416,16 @@ def _layout(config: Gr00tConfig, algorithm: AlgorithmSpec | None) -> Layout:
     )
 
 
-def _check_simulator(header: Header, embodiment: Embodiment, config: Gr00tConfig, simulator: SimulatorSpec) -> None:
+def _check_simulator(
+    header: Header, embodiment: Embodiment, config: Gr00tConfig, simulator: SimulatorSpec, texts: Sequence[str]
+) -> None:
     """Make sure that the checkpoint fits the simulator, before anything of it is read."""
     problems = []
+    if config.padding == "masked" and config.pad_to is None and not all(texts):
+        problems.append(
+            "model.pad_to: None, but the simulator does not tell its instructions beforehand, so sequences would be as long as "
+            "their batch asks for, and log-probs of acting and training differ: give the tokens of the longest"
+        )
     if missing := [role for role in config.cameras if role not in {one.role for one in simulator.cameras}]:
         problems.append(f"model.cameras: the simulator offers no {', '.join(missing)}")
     states, actions = len(embodiment.state.offset), len(embodiment.action.offset)

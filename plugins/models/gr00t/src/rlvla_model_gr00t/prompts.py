@@ -80,7 +80,7 @@ class Prompts:
         width: pad every sequence to this many tokens; None: to the longest of ``expected``, or a little more. Acting and
             training then see a row in one shape, whoever shares its batch: bf16 products of other shapes differ in their
             last digits (with widths by batch, ratios at equal weights were up to 2.5 % from 1 on the small checkpoint).
-        expected: instructions that will come.
+        expected: instructions that will come, as far as the simulator tells.
 
     Raises:
         CheckpointError: not the tokenizer that the weights were trained with.

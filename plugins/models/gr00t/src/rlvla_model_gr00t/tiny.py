@@ -48,6 +48,7 @@ _WORDS = (
 )
 """LIBERO's among others, so that its instructions become about as many tokens as by the real tokenizer."""
 _POSE = ("x", "y", "z", "roll", "pitch", "yaw")
+_TWO_ARMS = {"left_arm": 6, "left_gripper": 1, "right_arm": 6, "right_gripper": 1}
 _SIGLIP = SiglipShape(24, 40, 2, 2, image_size=28)
 _QWEN = QwenShape(32, 48, 2, 4, 2, head_dim=8, vocab_size=512)
 _HEAD = HeadShape(
@@ -82,8 +83,8 @@ def write(
     Args:
         folder: made where it is not there.
         tags: of the robots in its metadata.
-        action_dim: of each; seven are a pose and a gripper.
-        state_dim: of each; eight are a pose and two fingers.
+        action_dim: of each; seven are a pose and a gripper, fourteen the joints and grippers of two arms.
+        state_dim: of each; eight are a pose and two fingers, fourteen as actions.
         cameras: of each.
         siglip: sizes of the vision tower.
         qwen: of the language model.
@@ -162,10 +163,11 @@ def _config(siglip: SiglipShape, qwen: QwenShape, head: HeadShape, image_token: 
 
 def _robot(action_dim: int, state_dim: int, cameras: int) -> dict[str, Any]:
     """Return a robot's statistics and modalities, in parts as published data sets name them."""
-    sizes = {
-        "action": {**dict.fromkeys(_POSE, 1), "gripper": 1} if action_dim == 7 else {"joints": action_dim},
-        "state": {**dict.fromkeys(_POSE, 1), "gripper": 2} if state_dim == 8 else {"joints": state_dim},
-    }
+    pose = dict.fromkeys(_POSE, 1)
+    known = {("action", 7): {**pose, "gripper": 1}, ("state", 8): {**pose, "gripper": 2}}
+    known |= {(kind, 14): _TWO_ARMS for kind in ("action", "state")}
+    wanted = (("action", action_dim), ("state", state_dim))
+    sizes = {kind: known.get((kind, size), {"joints": size}) for kind, size in wanted}
     modalities: dict[str, Any] = {
         "video": {
             name: {"resolution": [256, 256], "channels": 3, "fps": 20}
@@ -183,7 +185,9 @@ def _robot(action_dim: int, state_dim: int, cameras: int) -> dict[str, Any]:
 
 
 def _ranges(kind: str, name: str, size: int, place: int) -> dict[str, list[float]]:
-    low, high = (0.0, 1.0) if (kind, name) == ("action", "gripper") else (-0.9 + 0.05 * place, 0.8 - 0.03 * place)
+    low, high = (
+        (0.0, 1.0) if kind == "action" and name.endswith("gripper") else (-0.9 + 0.05 * place, 0.8 - 0.03 * place)
+    )
     numbers = {
         "min": low,
         "max": high,
