@@ -139,8 +139,14 @@ def _stock(observation: str, renderer: str, actions: np.ndarray, seeds: list[int
 
 
 def throughput(observation: str, renderer: str, processes: int, rows: int, seconds: float) -> dict[str, Any]:
-    """Return env steps a second of many processes."""
-    config = ManiSkillConfig(task=TASK, observation=observation, renderer=renderer, backend="cpu")  # type: ignore[arg-type]
+    """Return env steps a second of many processes, whose scenes are kept from episode to episode."""
+    config = ManiSkillConfig(
+        task=TASK,
+        observation=observation,
+        renderer=renderer,
+        backend="cpu",
+        fresh_scenes=False,
+    )  # type: ignore[arg-type]
     workers = Workers(config, processes, rows)
     workers.play(seconds / 4)  # warm-up
     rate, cpu_seconds = workers.play(seconds)

@@ -92,6 +92,70 @@ def test_members_of_a_group_stay_equal_bit_for_bit(simulator: ManiSkillSimulator
     assert all(np.array_equal(one.state[0], one.state[1]) for one in seen)
 
 
+def rolled(simulator: ManiSkillSimulator, row: int, seed: int, towards: str = "") -> list[np.ndarray]:
+    """Return the observed states of an episode whose actions follow from its seed (and state), pushing one way."""
+    random, places, first = np.random.default_rng(seed), {}, 0
+    for part in simulator.spec.state:
+        places[part.name] = slice(first, first + part.size)
+        first += part.size
+    low, high = (
+        np.array([getattr(part, end) for part in simulator.spec.action for _ in range(part.size)])
+        for end in ("low", "high")
+    )
+    drift, active = random.random(len(low)), np.arange(2) == row
+    states = [np.array(simulator.reset([row], [seed], STARTS[:1]).state[0])]
+    for _ in range(20):
+        action = low + (high - low) * np.clip(0.6 * drift + 0.4 * random.random(len(low)), 0, 1)
+        if towards:
+            action[:3] = np.clip(
+                10 * (states[-1][places[towards]] - states[-1][places["extra/tcp_pose/position"]]), -1, 1
+            )
+        chunk = np.zeros((2, 3, len(low)), np.float32)
+        chunk[row] = action
+        states.append(np.array(simulator.step(chunk, active).observation.state[row]))
+    return states
+
+
+@pytest.mark.parametrize(
+    ("task", "towards"),
+    [
+        ("PickCube-v1", "extra/obj_pose/position"),
+        ("RotateSingleObjectInHandLevel0-v1", ""),
+        ("MS-AntRun-v1", ""),
+        ("UnitreeG1Stand-v1", ""),
+        ("UnitreeG1TransportBox-v1", ""),
+        ("Empty-v1", ""),
+    ],
+)
+def test_equal_seeds_and_actions_give_equal_bits_whatever_was_touched_before(task: str, towards: str) -> None:
+    options: dict[str, Any] = {"task": task, "observation": "state", "max_episode_steps": 60, "renderer": "none"}
+    config = ManiSkillConfig(**options, backend="cpu", ignore_terminations=True)
+    simulator = ManiSkillSimulator(config, rows=2)
+    for seed in (200, 201):
+        first = rolled(simulator, 0, seed, towards)
+        saved = simulator.get_state([0])
+        for row, other in ((1, seed + 1000), (0, seed + 2000)):
+            rolled(simulator, row, other, towards)
+        again = rolled(simulator, 1, seed, towards)
+        assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
+        assert np.array_equal(simulator.set_state([0], saved).state[0], first[-1])
+    simulator.close()
+
+
+def test_kept_scenes_remember_what_was_touched_and_say_so() -> None:
+    config = ManiSkillConfig(task="MS-AntRun-v1", observation="state", backend="cpu", fresh_scenes=False)
+    simulator = ManiSkillSimulator(config, rows=2)
+    first = rolled(simulator, 0, 200)
+    rolled(simulator, 1, 1200)
+    again = rolled(simulator, 1, 200)
+    assert not all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not simulator.spec.restorable
+    assert "equal seeds and actions part where things touch" in " ".join(simulator.spec.notes)
+    with pytest.raises(TypeError, match="restorable=False"):
+        simulator.get_state([0])
+    simulator.close()
+
+
 def test_another_process_starts_goes_on_and_restores_with_the_same_bits(
     simulator: ManiSkillSimulator, actions: np.ndarray
 ) -> None:

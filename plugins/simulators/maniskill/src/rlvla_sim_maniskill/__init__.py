@@ -59,6 +59,10 @@ class ManiSkillConfig:
     """What episodes of ``PutOnPlateInScene25...`` are drawn from: for training, held out, or both."""
     assets: str | None = None
     """Folder with the data set of those tasks; None: beside what ManiSkill downloads."""
+    fresh_scenes: bool = True
+    """Build the scene anew for each episode (40 ms): without, contacts of the episode before are felt in the next, so that
+    equal seeds and actions give equal bits only until something touches, and live episodes cannot be restored. A batch on a
+    GPU is never built anew."""
     ignore_terminations: bool = False
     """Episodes go on after success or failure until the step limit: success at the end then says whether it lasted."""
 
@@ -197,19 +201,21 @@ def describe(config: ManiSkillConfig) -> SimulatorSpec:
         ),
         device="gpu" if gpu else "cpu",
         in_process=gpu,
-        restorable=not gpu,
+        restorable=not gpu and config.fresh_scenes,
         max_instruction_bytes=max(256, *(len(text.encode()) for text in wordings)),
-        notes=_notes(gpu),
+        notes=_notes(gpu, config.fresh_scenes),
     )
 
 
-def _notes(gpu: bool) -> tuple[str, ...]:
+def _notes(gpu: bool, fresh: bool) -> tuple[str, ...]:
     notes = ["ManiSkill 3.0.1, SAPIEN 3.0.3", "ManiSkill's assets are CC BY-NC 4.0: not for commercial use"]
     if gpu:
         notes.append(
             "physics on the GPU steps all rows of a slot: rows that wait are put back to where they were, which another "
             "step feels in the last digits; results are not those of the CPU"
         )
+    if gpu or not fresh:
+        notes.append("scenes are kept from episode to episode: equal seeds and actions part where things touch")
     else:
         notes.append("a live episode is restored by playing its actions again from its seed")
     return tuple(notes)

@@ -72,6 +72,7 @@ class Instance:
         self._limit = config.max_episode_steps or task.max_episode_steps
         self._goes_on = config.ignore_terminations
         self._observation = config.observation
+        self._fresh = self.rows == 1 and config.fresh_scenes
         self._grasp_and_place = reward_of(config, task) == "grasp_and_place"
         self._paints = _paints(env)
         self._info: Mapping[str, Any] = {}
@@ -91,13 +92,15 @@ class Instance:
         """Start an episode in one row; what it starts from follows from the seed alone.
 
         ManiSkill draws a whole batch from one generator, so that a row's scene would depend on who is reset with it:
-        therefore rows come one by one.
+        therefore rows come one by one. A scene is built anew, where that is wanted: over ManiSkill's reset PhysX remembers
+        contacts, and episodes of equal seeds and actions part where things touch.
         """
         others = [other for other in range(self.rows) if other != row]
         controllers = _cloned(self.env.agent.get_controller_state()) if others else {}
         rows = torch.tensor([row], device=self.device)
+        options = {"reconfigure": True} if self._fresh else {"env_idx": rows} if others else {}
         with startup.unwarned():
-            _, self._info = self.env.reset(seed=[seed % 2**32] * self.rows, options={"env_idx": rows} if others else {})
+            _, self._info = self.env.reset(seed=[seed % 2**32] * self.rows, options=options)
         if others and controllers:  # ManiSkill resets the controllers of all rows
             now = _cloned(self.env.agent.get_controller_state())
             self.env.agent.set_controller_state(_merged(controllers, now, rows))
