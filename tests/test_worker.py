@@ -59,11 +59,20 @@ def test_a_start_that_fails_shows_the_workers_own_words():
     simulator.close()
 
 
-def test_a_call_that_fails_carries_the_workers_traceback_and_the_worker_goes_on():
+def test_an_error_that_was_meant_comes_without_traceback_and_the_worker_goes_on():
     with open_simulator(fake(), rows=1, horizon=1) as there:
-        with pytest.raises(SimulatorError, match="no such start") as caught:
+        with pytest.raises(SimulatorError, match=r"^fake: .*no such start") as caught:
             there.reset([0], [0], [Start(9)])
-        assert "FakeSimulator" in "".join(caught.value.__notes__) or "simulator.py" in "".join(caught.value.__notes__)
+        assert not hasattr(caught.value, "__notes__")
+        assert "Traceback" in caught.value.output  # for who looks for it
+        there.reset([0], [0], [Start(1)])
+
+
+def test_a_bug_carries_the_workers_traceback_and_the_worker_goes_on():
+    with open_simulator(fake(), rows=1, horizon=1) as there:
+        with pytest.raises(SimulatorError, match=r"^fake: IndexError: ") as caught:
+            there.reset([7], [0], [Start(0)])
+        assert "in the worker process:\nTraceback" in "".join(caught.value.__notes__)
         there.reset([0], [0], [Start(1)])
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlvla.arrays import on_host
 from rlvla.configs import read_one
+from rlvla.errors import RlvlaError
 from rlvla.memory import resident_peak
 from rlvla.plugin import find, load_object
 from rlvla.simulator import Observation
@@ -131,7 +132,13 @@ class _Server:
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    return {"op": "error", "type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+    return {
+        "op": "error",
+        "type": type(error).__name__,
+        "message": str(error),
+        "on_purpose": isinstance(error, RlvlaError),
+        "traceback": traceback.format_exc(),
+    }
 
 
 def _end_with_owner() -> None:

@@ -217,14 +217,11 @@ class SubprocessSimulator:
         except (EOFError, OSError) as error:
             raise self._died() from error
         if message["op"] == "error":
-            failure = SimulatorError(
-                f"{self.name}: {message['message']}"
-                if message["type"] in _SPEAKING
-                else f"{self.name}: {message['type']}: {message['message']}",
-                worker=self.name,
-                output=message["traceback"],
-            )
-            failure.add_note(f"in the worker process:\n{message['traceback']}")
+            meant = message["on_purpose"]  # made for people: neither type nor traceback would add anything
+            said = message["message"] if meant else f"{message['type']}: {message['message']}"
+            failure = SimulatorError(f"{self.name}: {said}", worker=self.name, output=message["traceback"])
+            if not meant:
+                failure.add_note(f"in the worker process:\n{message['traceback']}")
             raise failure
         return message, arrays, fd
 
@@ -245,10 +242,6 @@ class SubprocessSimulator:
             worker=self.name,
             output=output,
         )
-
-
-_SPEAKING = {"SimulatorError", "ConfigError", "UnknownPlugin", "IncompatiblePlugin"}
-"""Errors whose message is made for people: the type would add nothing."""
 
 
 @contextlib.contextmanager
