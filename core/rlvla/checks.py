@@ -73,6 +73,12 @@ def check(config: RunConfig) -> Specs:
     fits = _misfits(config, sim, scheduler, num_envs)
     problems += [fit.problem for fit in fits]
     problems += _task_sampling(config, sim, algo)
+    if not sim.films:
+        problems += [
+            f"{option}: got {wanted}, but {config.sim.name} draws nothing with these settings: set it to 0, or let it draw"
+            for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
+            if wanted
+        ]
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:

@@ -123,6 +123,8 @@ class SimulatorSpec:
     """Different seeds of one task start from different scenes."""
     builds_tasks: bool = False
     """An environment that changes its task has to build it, so it gets episodes of one that stands where there is a choice."""
+    films: bool = True
+    """``record_video`` gives pictures."""
     expert: bool = False
     """``expert`` gives the next actions of a scripted expert."""
     max_instruction_bytes: int = 256

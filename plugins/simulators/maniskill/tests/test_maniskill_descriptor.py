@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rlvla.configs import read_choice
+from rlvla.checks import check
+from rlvla.configs import read, read_choice
 from rlvla.errors import ConfigError
 from rlvla_sim_maniskill import ManiSkillConfig, backends, describe, header, instructions, plugin
 
@@ -94,6 +95,8 @@ def test_every_task_of_the_table_can_be_described() -> None:
         ({"renderer": "none"}, "but the observation 'rgb' has pictures"),
         ({"task": "UnitreeG1Stand-v1"}, "UnitreeG1Stand-v1 has no cameras: take 'state'"),
         ({"task": "Empty-v1"}, "Empty-v1 has no limit of its own"),
+        ({"control_mode": ""}, "control_mode: got '', PushCube-v1 has pd_joint_delta_pos"),
+        ({"task_file": ""}, "no such file; wanted a file that"),
         ({"task_file": "/nowhere.json"}, "/nowhere.json: no such file; wanted a file that"),
     ],
 )
@@ -101,6 +104,18 @@ def test_settings_that_cannot_work_say_what_would(options: dict[str, Any], words
     with pytest.raises(ConfigError) as caught:
         describe(made(**options))
     assert words in str(caught.value)
+
+
+def test_videos_of_a_simulator_that_draws_nothing_are_refused_before_it_starts() -> None:
+    sim = {"use": "maniskill", "observation": "state", "renderer": "none", "backend": "cpu"}
+    model = {"use": "tiny", "cameras": []}
+    recipe = {"sim": sim, "model": model, "algo": "ppo", "scheduler": "sync"}
+    with pytest.raises(ConfigError) as caught:
+        check(read({**recipe, "eval": {"videos": 2}, "run": {"video_every": 5}}))
+    for words in ("eval.videos: got 2, but maniskill draws nothing", "run.video_every: got 5, but maniskill draws"):
+        assert words in str(caught.value)
+    check(read(recipe))
+    check(read({**recipe, "sim": {**sim, "renderer": "cpu"}, "eval": {"videos": 2}}))
 
 
 @pytest.mark.parametrize("options", [{"image_size": 0}, {"num_envs": 0}, {"backend": "tpu"}, {"max_episode_steps": 0}])

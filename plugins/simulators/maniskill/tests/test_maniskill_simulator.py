@@ -326,6 +326,8 @@ def test_no_vulkan_device_says_what_to_do(tmp_path: Path) -> None:
     )
     error = run_worker(STATE, VK_ICD_FILENAMES=str(broken))
     assert "SAPIEN finds no usable Vulkan device" in error and "which it needs for state too" in error
+    assert f"VK_ICD_FILENAMES={broken} is yours, and names the driver that was tried: unset it" in error
+    assert "in the worker process" not in error
 
 
 def test_upstreams_question_about_assets_is_not_waited_for(tmp_path: Path) -> None:
@@ -397,6 +399,7 @@ def test_the_unpacked_driver_is_found_unless_a_gpu_draws(
     for name in ("icd.json", "libvulkan_lvp.so"):
         (cpu_vulkan.folder() / name).touch()
     assert vulkan.set_environment("auto") == str(cpu_vulkan.folder() / "icd.json")
+    assert "is yours" not in vulkan.hint("auto")
     monkeypatch.setenv("VK_ICD_FILENAMES", "")
     monkeypatch.setattr(vulkan, "visible_gpus", lambda: 1)
     assert vulkan.set_environment("auto") == ""

@@ -73,7 +73,7 @@ def header_of(config: ManiSkillConfig) -> TaskHeader:
     Raises:
         ConfigError: an unknown task, or one whose assets nobody has looked at yet.
     """
-    there = header.tasks(config.task_file) if config.task_file else {**header.tasks(None), **plate25.headers()}
+    there = {**header.tasks(None), **plate25.headers()} if config.task_file is None else header.tasks(config.task_file)
     if config.task not in there:
         raise ConfigError(header.unknown(config.task, list(there), config.task_file))
     return there[config.task]
@@ -82,7 +82,7 @@ def header_of(config: ManiSkillConfig) -> TaskHeader:
 def control_mode_of(config: ManiSkillConfig, task: TaskHeader) -> str:
     """Return the control mode that is configured, or the default."""
     default = "pd_ee_delta_pose" if "pd_ee_delta_pose" in task.control_modes else next(iter(task.control_modes))
-    return config.control_mode or default
+    return default if config.control_mode is None else config.control_mode
 
 
 def reward_of(config: ManiSkillConfig, task: TaskHeader) -> Reward:
@@ -201,6 +201,7 @@ def describe(config: ManiSkillConfig) -> SimulatorSpec:
         ),
         device="gpu" if gpu else "cpu",
         in_process=gpu,
+        films=config.renderer != "none",
         restorable=not gpu and config.fresh_scenes,
         max_instruction_bytes=max(256, *(len(text.encode()) for text in wordings)),
         notes=_notes(gpu, config.fresh_scenes),

@@ -260,7 +260,7 @@ def maniskill_data() -> Path:
 
 def folder(assets: str | None) -> Path:
     """Return the folder of the data set's ``carrot`` part: what is configured, else beside ManiSkill's own downloads."""
-    root = Path(assets).expanduser() if assets else maniskill_data() / DATA_SET.replace("/", "--")
+    root = Path(assets).expanduser() if assets is not None else maniskill_data() / DATA_SET.replace("/", "--")
     return root / "carrot"
 
 

@@ -50,6 +50,13 @@ def set_environment(renderer: Renderer) -> str:
 
 def hint(renderer: Renderer) -> str:
     """Say what to do where SAPIEN finds no device that draws."""
+    for name in VARIABLES:
+        if (value := os.environ.get(name)) and value != str(cpu_vulkan.manifest()):
+            return f"{name}={value} is yours, and names the driver that was tried: unset it, or name one that works; {_help(renderer)}"
+    return _help(renderer)
+
+
+def _help(renderer: Renderer) -> str:
     if chosen(renderer) == "gpu":
         return (
             "the GPU's driver has no Vulkan part that works here (a MIG slice never has one): set VK_ICD_FILENAMES to the "
