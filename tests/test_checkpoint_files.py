@@ -35,7 +35,7 @@ def test_every_field_that_is_wrong_is_named_with_got_and_wanted():
     with pytest.raises(CheckpointError) as caught:
         read_as(Outer, {"inner": {"width": 0}, "kind": "c" * 200, "scale": float("nan")}, "some.json")
     first, *lines = str(caught.value).splitlines()
-    assert first == "some.json is damaged, or not what this model reads (download it again):"
+    assert first == "some.json is damaged, or not what is read here (download it again):"
     assert lines == [
         "  inner.width: got 0, wanted greater than or equal to 1",
         f"  kind: got '{'c' * 79} ..., wanted 'a' or 'b'",

@@ -35,7 +35,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_as(kind: type[T], data: Any, where: object) -> T:
-    """Return a part of a JSON file as a checked dataclass; keys that it has no field for are ignored.
+    """Return a part of a JSON file as a checked dataclass; keys that it has no field for are ignored. Files beside weights, and
+    any other that somebody else wrote.
 
     Args:
         kind: a dataclass with bounds in ``Annotated`` and choices in ``Literal``.
@@ -53,7 +54,7 @@ def read_as(kind: type[T], data: Any, where: object) -> T:
         lines = [_misfit(item) for item in error.errors(include_url=False)]
         lines = [*lines[:6], *([f"and {len(lines) - 6} more"] if lines[6:] else [])]
         raise CheckpointError(
-            "\n  ".join([f"{where} is damaged, or not what this model reads (download it again):", *lines])
+            "\n  ".join([f"{where} is damaged, or not what is read here (download it again):", *lines])
         ) from error
 
 

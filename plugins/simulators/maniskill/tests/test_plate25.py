@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,41 @@ def test_lists_that_are_there_tell_of_further_files(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("more_carrot", "{not json", r"more_carrot/model_db\.json cannot be read: .*download it again"),
+        ("more_plate", "[1, 2]", r"more_plate/model_db\.json holds a list, wanted an object"),
+        ("more_carrot", '{"a": 3}', r"model_db\.json is damaged.*\n +a: got 3, wanted a dictionary"),
+        ("more_carrot", '{"a": {"name": "a"}}', r"a\.bbox: missing"),
+        ("more_plate", '{"a": {"name": "a", "bbox": {"min": [0, 0], "max": [1, 1, 1]}}}', r"a\.bbox\.min\.2: missing"),
+        (
+            "more_plate",
+            '{"a": {"name": "a", "bbox": {"min": [0, 0, NaN], "max": [1, 1, 1]}}}',
+            r"min\.2: got nan, wanted a fin",
+        ),
+        ("more_table", '{"a.png": {"mix": 1.0}}', r"a\.png\.texture: missing"),
+        ("more_table", '{"a.png": {"texture": "t.png", "mix": "much"}}', r"a\.png\.mix: got 'much'"),
+        (
+            "more_table",
+            '{"a.png": {"texture": "../../t.png", "mix": 1}}',
+            r"names '\.\./\.\./t\.png', wanted names of files",
+        ),
+        ("more_carrot", '{"../a": {}}', r"names '\.\./a', wanted names of files beside it"),
+    ],
+)
+def test_damaged_lists_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str, words: str
+) -> None:
+    monkeypatch.setenv("MS_ASSET_DIR", str(tmp_path / "maniskill"))
+    plate25_standins.write(tmp_path / "maniskill", tmp_path / "data")
+    (tmp_path / "data/carrot" / kind / "model_db.json").write_text(text)
+    config = ManiSkillConfig(task=MAIN, backend="cpu", assets=str(tmp_path / "data"))
+    with pytest.raises(SimulatorError, match=words):
+        instance.made(config, 1, "cpu")
+    assert any(re.search(words, one.found) for one in doctor.checks(config) if one.name == "assets")
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"task": MAIN, "image_size": 128}, "pictures of this task are 640x480"),
@@ -192,6 +228,46 @@ def test_tasks_do_what_they_are_for(standins: Path) -> None:
     in_a_new_process(
         "import sys; from plate25_checks import look_closer; look_closer(sys.argv[1])", str(standins / "data")
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        (
+            "carrot/more_carrot/thing_03/collision.obj",
+            "thing_03/collision.obj holds no mesh that can be read: download it",
+        ),
+        ("carrot/more_plate/plate_00/textured.glb", "plate_00/textured.glb holds no mesh that can be read"),
+        ("carrot/more_table/imgs/*.png", ".png is no picture that can be read: download it again"),
+    ],
+)
+def test_damaged_files_are_named(standins: Path, file: str, words: str) -> None:
+    whole = {path: path.read_bytes() for path in (standins / "data").glob(file)}
+    assert whole
+    for path, content in whole.items():
+        path.write_bytes(content[:40])
+    try:
+        in_a_new_process(_DAMAGED, str(standins / "data"), words)
+    finally:
+        for path, content in whole.items():
+            path.write_bytes(content)
+
+
+_DAMAGED = """
+import sys
+import plate25_checks
+from rlvla.errors import SimulatorError
+from rlvla.specs import Start
+from rlvla_sim_maniskill import ManiSkillConfig
+from rlvla_sim_maniskill.simulator import ManiSkillSimulator
+config = ManiSkillConfig(task="PutOnPlateInScene25Main-v3", backend="cpu", renderer="cpu", assets=sys.argv[1])
+try:
+    ManiSkillSimulator(config, 1).reset([0], [1], [Start(0)])
+except SimulatorError as error:
+    assert sys.argv[2] in str(error), error
+else:
+    sys.exit("no error")
+"""
 
 
 def test_a_worker_plays_a_held_out_variant(standins: Path) -> None:

@@ -12,13 +12,16 @@ arXiv:2505.19789); the task is ours, so scores near published ones are comparabl
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from annotated_types import Gt, MinLen
+
+from rlvla.checkpoint_header import Finite, read_as, read_json
+from rlvla.errors import CheckpointError
 from rlvla.specs import ActionPart, StatePart
 from rlvla_sim_maniskill.header import CameraHeader, ControlMode, TaskHeader
 
@@ -278,24 +281,91 @@ def missing(assets: str | None) -> list[Path]:
     return [path for path in _wanted(folder(assets)) if not path.is_file()]
 
 
+_Positive = Annotated[Finite, Gt(0)]
+_Name = Annotated[str, MinLen(1)]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Ends of a thing along its own axes (m)."""
+
+    min: tuple[Finite, Finite, Finite]
+    max: tuple[Finite, Finite, Finite]
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object or a plate in ``model_db.json``."""
+
+    name: _Name
+    """In instructions."""
+    bbox: Box
+    scale: Annotated[tuple[_Positive, ...], MinLen(1)] = (1.0,)
+    """The first counts."""
+    density: _Positive = 1000.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in ``model_db.json``."""
+
+    texture: _Name
+    mix: Annotated[Finite, Gt(-1)]
+    """How much of the texture, times what the task says."""
+
+
+def things(root: Path, kind: str) -> dict[str, Thing]:
+    """Return the objects (plates) of the data set's list, by folder.
+
+    Raises:
+        CheckpointError: the list cannot be read, or is damaged.
+    """
+    return read_as(dict[str, Thing], *_list(root / kind))
+
+
+def tables(root: Path) -> dict[str, Table]:
+    """Return the tables of the data set's list, by picture; errors as of :func:`things`."""
+    return read_as(dict[str, Table], *_list(root / "more_table"))
+
+
+def _list(place: Path) -> tuple[dict[str, Any], Path]:
+    file = place / "model_db.json"
+    entries = read_json(file)
+    inner = [*entries, *(str(one.get("texture", "")) for one in entries.values() if isinstance(one, dict))]
+    if outside := [name for name in inner if name and Path(name).name != name]:
+        raise CheckpointError(f"{file} names {outside[0]!r}, wanted names of files beside it; download it again")
+    return entries, file
+
+
 def _wanted(root: Path) -> Iterator[Path]:
     yield maniskill_data() / "robots/widowx/wx250s.urdf"
     yield maniskill_data() / "tasks/bridge_v2_real2sim_dataset/stages/bridge_table_1_v1.glb"
     for kind in KINDS:
         database = root / kind / "model_db.json"
         yield database
-        if database.is_file():
-            yield from _files_of(root / kind, json.loads(database.read_text()))
+        if database.is_file() and not _damage(root, kind):
+            yield from _files_of(root, kind)
 
 
-def _files_of(place: Path, database: Mapping[str, Any]) -> Iterator[Path]:
-    for name, entry in database.items():
-        if place.name == "more_table":
+def _files_of(root: Path, kind: str) -> Iterator[Path]:
+    place = root / kind
+    if kind == "more_table":
+        for name, table in tables(root).items():
             yield place / "imgs" / name
-            yield place / "textures" / entry["texture"]
-        else:
+            yield place / "textures" / table.texture
+    else:
+        for name in things(root, kind):
             yield place / name / "collision.obj"
             yield shape_of(place / name)
+
+
+def _damage(root: Path, kind: str) -> str:
+    """Say what is wrong with a list that is there; empty: nothing."""
+    try:
+        found = len(tables(root) if kind == "more_table" else things(root, kind))
+    except CheckpointError as error:
+        return str(error)
+    return f"{root / kind / 'model_db.json'}: {found} entries, wanted {KINDS[kind]}" if found != KINDS[kind] else ""
 
 
 def shape_of(place: Path) -> Path:
@@ -306,12 +376,9 @@ def shape_of(place: Path) -> Path:
 
 def database_problems(assets: str | None) -> list[str]:
     """Return what is wrong with the data set's lists, where they are there."""
-    problems = []
-    for kind, count in KINDS.items():
-        database = folder(assets) / kind / "model_db.json"
-        if database.is_file() and (found := len(json.loads(database.read_text()))) != count:
-            problems.append(f"{database}: {found} entries, wanted {count}")
-    return problems
+    root = folder(assets)
+    damage = [_damage(root, kind) for kind in KINDS if (root / kind / "model_db.json").is_file()]
+    return [one for one in damage if one]
 
 
 # ---- headers --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ Letters: n rows.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from mani_skill.utils.registration import REGISTERED_ENVS, register_env
 from mani_skill.utils.structs.pose import Pose
 from mani_skill.utils.structs.types import SimConfig
 
+from rlvla.errors import SimulatorError
 from rlvla_sim_maniskill import plate25
 from rlvla_sim_maniskill.plate25 import CAMERA, Episode, ObjectSet
 
@@ -61,8 +61,10 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
     ):
         self.variant, self.object_set = plate25.VARIANTS[variant], objects
         self._root = plate25.folder(assets)
-        self._entries = {kind: json.loads((self._root / kind / "model_db.json").read_text()) for kind in plate25.KINDS}
+        self._entries = {kind: plate25.things(self._root, kind) for kind in _THINGS}
+        self._table_entries = plate25.tables(self._root)
         self._names = {kind: list(entries) for kind, entries in self._entries.items()}
+        self._table_names = list(self._table_entries)
         self._tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._episodes: dict[int, Episode] = {}
         super().__init__(*args, robot_uids=WidowX250SBridgeDatasetFlatTable, **kwargs)
@@ -87,7 +89,7 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
         builder.add_nonconvex_collision_from_file(str(stage), pose=turned)
         builder.add_visual_from_file(str(stage), pose=turned)
         builder.initial_pose = sapien.Pose(_TABLE_PLACE)
-        builder.build_static(name="arena")
+        self._whole(builder.build_static(name="arena"), stage, stage)
         self._things = {kind: [self._thing(kind, n) for n in range(len(self._names[kind]))] for kind in _THINGS}
         self._sizes = {
             kind: torch.stack([self._size(kind, n) for n in range(len(some))]) for kind, some in self._things.items()
@@ -97,20 +99,34 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
         """Build one object (plate), parked."""
         name = self._names[kind][number]
         entry, place = self._entries[kind][name], self._root / kind / name
-        scale = [_scale(entry)] * 3
+        scale = [entry.scale[0]] * 3
         material = sapien.physx.PhysxMaterial(_FRICTION, _FRICTION, 0.0)
         builder = self.scene.create_actor_builder()
         builder.add_multiple_convex_collisions_from_file(
-            str(place / "collision.obj"), scale=scale, material=material, density=entry.get("density", 1000)
+            str(place / "collision.obj"), scale=scale, material=material, density=entry.density
         )
         builder.add_visual_from_file(str(plate25.shape_of(place)), scale=scale)
         builder.initial_pose = sapien.Pose(_parked(kind, number))
-        return builder.build(name=name)
+        return self._whole(builder.build(name=name), place / "collision.obj", plate25.shape_of(place))
+
+    def _whole(self, actor: Any, collision: Path, shape: Path) -> Any:
+        """Return an actor that has what files give it: of a damaged one SAPIEN says a word, and goes on without.
+
+        Raises:
+            SimulatorError: a file gave nothing.
+        """
+        parts = actor._objs[0].components
+        solid = any(len(one.collision_shapes) for one in parts if hasattr(one, "collision_shapes"))
+        seen = not self.scene.can_render() or any(map(_is_drawn, parts))
+        for file, there in ((collision, solid), (shape, seen)):
+            if not there:
+                raise SimulatorError(f"{file} holds no mesh that can be read: download it again")
+        return actor
 
     def _size(self, kind: str, number: int) -> torch.Tensor:
         """Return length, width and height (m) as the thing was modelled."""
         entry = self._entries[kind][self._names[kind][number]]
-        span = np.subtract(entry["bbox"]["max"], entry["bbox"]["min"]) * _scale(entry)
+        span = np.subtract(entry.bbox.max, entry.bbox.min) * entry.scale[0]
         return torch.as_tensor(span, dtype=torch.float32, device=self.device)
 
     def _load_lighting(self, options: dict[str, Any]) -> None:
@@ -248,7 +264,7 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
         said = []
         for row in range(self.num_envs):
             episode = self._episodes[row]
-            names = [self._entries[kind][self._names[kind][self._number(kind, row)]]["name"] for kind in _THINGS]
+            names = [self._entries[kind][self._names[kind][self._number(kind, row)]].name for kind in _THINGS]
             said.append(episode.words.format(*names))
         return said
 
@@ -271,8 +287,7 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
     def _mixed(self, rgb: torch.Tensor, things: torch.Tensor, table: int) -> torch.Tensor:
         """Return a picture ``[height, width, 3]`` on a table's photograph, with its texture where the variant has one."""
         photograph, texture = self._table(table, rgb)
-        entry = self._entries["more_table"][self._names["more_table"][table]]
-        share = entry["mix"] * self.variant.strength
+        share = self._table_entries[self._table_names[table]].mix * self.variant.strength
         if self.variant.texture == "things":
             rgb = rgb * (1 - share) + _stretched(texture, things) * share
         whole = torch.where(things, rgb, photograph)
@@ -283,13 +298,13 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
     def _table(self, number: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return photograph and texture of a table, float32 RGB; read once. A texture over all is twice as large."""
         if number not in self._tables:
-            name = self._names["more_table"][number]
-            place, entry = self._root / "more_table", self._entries["more_table"][name]
+            name = self._table_names[number]
+            place, entry = self._root / "more_table", self._table_entries[name]
             height, width = like.shape[:2]
             double = 2 if self.variant.texture == "picture" else 1
             self._tables[number] = (
                 _read(place / "imgs" / name, height, width, like.device),
-                _read(place / "textures" / entry["texture"], height * double, width * double, like.device),
+                _read(place / "textures" / entry.texture, height * double, width * double, like.device),
             )
         return self._tables[number]
 
@@ -297,8 +312,12 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
 _THINGS = ("more_carrot", "more_plate")
 
 
-def _scale(entry: dict[str, Any]) -> float:
-    return float(entry.get("scale", [1.0])[0])
+def _is_drawn(part: Any) -> bool:
+    """Return whether a body has something to draw, which SAPIEN reads only now."""
+    try:
+        return any(len(shape.parts) for shape in getattr(part, "render_shapes", ()))
+    except RuntimeError:
+        return False
 
 
 def _parked(kind: str, number: int) -> tuple[float, float, float]:
@@ -312,7 +331,10 @@ def _turned(half_turns: float) -> tuple[float, float, float, float]:
 
 
 def _read(path: Path, height: int, width: int, device: torch.device) -> torch.Tensor:
-    picture = cv2.cvtColor(cv2.resize(cv2.imread(str(path)), (width, height)), cv2.COLOR_BGR2RGB)
+    stored = cv2.imread(str(path))
+    if stored is None:
+        raise SimulatorError(f"{path} is no picture that can be read: download it again")
+    picture = cv2.cvtColor(cv2.resize(stored, (width, height)), cv2.COLOR_BGR2RGB)
     return torch.as_tensor(picture, dtype=torch.float32, device=device)
 
 

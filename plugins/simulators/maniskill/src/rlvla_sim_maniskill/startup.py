@@ -151,6 +151,8 @@ def make(task: str, *, module: str = "", **options: Any) -> Any:
         with quiet(), nobody_asked():
             env = spec.make(**options)
             _keep_renderer(env)
+    except SimulatorError:  # of our own tasks, and meant
+        raise
     except (Exception, SystemExit) as error:
         raise failed(task, error) from error
     return env
