@@ -13,66 +13,29 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlvla.networks import kernels
+from rlvla.networks.decoder import Attention, DecoderLayer, DecoderStack, RmsNorm, turns
 from rlvla.networks.kernels import Run
-from rlvla.networks.linear import pack, project
+from rlvla.networks.linear import project
 from rlvla_model_gr00t.header import QwenShape
 
 
-class RmsNorm(nn.Module):
-    """Holds the weight; computed in :mod:`rlvla.networks.kernels`."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-
-class QwenAttention(nn.Module):
+class QwenAttention(Attention):
     """Holds the products around attention, and the norms of queries and keys."""
 
     def __init__(self, shape: QwenShape) -> None:
-        super().__init__()
-        width, size = shape.hidden_size, shape.head_dim
-        self.q_proj = nn.Linear(width, shape.num_attention_heads * size, bias=False)
-        self.k_proj = nn.Linear(width, shape.num_key_value_heads * size, bias=False)
-        self.v_proj = nn.Linear(width, shape.num_key_value_heads * size, bias=False)
-        self.o_proj = nn.Linear(shape.num_attention_heads * size, width, bias=False)
-        self.q_norm = RmsNorm(size)
-        self.k_norm = RmsNorm(size)
+        super().__init__(shape.hidden_size, shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim)
+        self.q_norm = RmsNorm(shape.head_dim)
+        self.k_norm = RmsNorm(shape.head_dim)
 
 
-class QwenMlp(nn.Module):
-    """Holds the products around SwiGLU."""
+class QwenLayer(DecoderLayer):
+    """A decoder layer."""
+
+    self_attn: QwenAttention
 
     def __init__(self, shape: QwenShape) -> None:
-        super().__init__()
-        width, hidden = shape.hidden_size, shape.intermediate_size
-        self.gate_proj = nn.Linear(width, hidden, bias=False)
-        self.up_proj = nn.Linear(width, hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, width, bias=False)
-
-
-class QwenLayer(nn.Module):
-    """A decoder layer. It takes and returns the residual stream and what is still to be added to it, so that adding and
-    the norm after it are one kernel."""
-
-    def __init__(self, shape: QwenShape) -> None:
-        super().__init__()
-        self.self_attn = QwenAttention(shape)
-        self.mlp = QwenMlp(shape)
-        self.input_layernorm = RmsNorm(shape.hidden_size)
-        self.post_attention_layernorm = RmsNorm(shape.hidden_size)
+        super().__init__(QwenAttention(shape), shape.hidden_size, shape.intermediate_size, shape.rms_norm_eps)
         self._shape = shape
-
-    def pack(self) -> bool:
-        """Put weights that are multiplied together beside each other; says whether any moved."""
-        moved = [pack(stack) for stack in self.stacks()]
-        return any(moved)
-
-    def stacks(self) -> list[list[nn.Module]]:
-        """Return the linear layers, those that read one input together."""
-        attention, mlp = self.self_attn, self.mlp
-        qkv: list[nn.Module] = [attention.q_proj, attention.k_proj, attention.v_proj]
-        return [qkv, [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
 
     def forward(
         self, x_RD: Tensor, delta_RD: Tensor | None, there_NS: Tensor, first: int, turn: tuple[Tensor, Tensor], run: Run
@@ -88,10 +51,7 @@ class QwenLayer(nn.Module):
             run: makes a kernel of an element-wise function.
         """
         attention, shape, eps = self.self_attn, self._shape, self._shape.rms_norm_eps
-        if delta_RD is None:
-            normed = run(kernels.rms_norm)(x_RD, self.input_layernorm.weight, eps)
-        else:
-            x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, self.input_layernorm.weight, eps)
+        x_RD, normed = self.enter(x_RD, delta_RD, run)
         qkv = project(normed, attention.q_proj, attention.k_proj, attention.v_proj).unflatten(-1, (-1, shape.head_dim))
         heads, groups = shape.num_attention_heads, shape.num_key_value_heads
         q, k, v = qkv.split([heads, groups, groups], 1)
@@ -101,10 +61,8 @@ class QwenLayer(nn.Module):
         q, k, v = (one.unflatten(0, there_NS.shape).transpose(1, 2) for one in (q, k, v))
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != groups)
         attended_RD = _without_padding(attended.transpose(1, 2).flatten(2), there_NS, first).flatten(0, 1)
-        delta_RD = project(attended_RD, attention.o_proj)
-        x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, self.post_attention_layernorm.weight, eps)
-        hidden = run(kernels.swiglu)(project(normed, self.mlp.gate_proj, self.mlp.up_proj))
-        return x_RD, project(hidden, self.mlp.down_proj)
+        x_RD, hidden = self.leave(x_RD, attended_RD, run)
+        return x_RD, self.down(hidden)
 
 
 def _without_padding(attended_NSD: Tensor, there_NS: Tensor, first: int) -> Tensor:
@@ -116,28 +74,19 @@ def _without_padding(attended_NSD: Tensor, there_NS: Tensor, first: int) -> Tens
     return attended_NSD
 
 
-class QwenStack(nn.Module):
+class QwenStack(DecoderStack):
     """All layers."""
 
     def __init__(self, shape: QwenShape) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList([QwenLayer(shape) for _ in range(shape.num_hidden_layers)])
-        self.norm = RmsNorm(shape.hidden_size)
+        layers: list[DecoderLayer] = [QwenLayer(shape) for _ in range(shape.num_hidden_layers)]
+        super().__init__(shape.vocab_size, shape.hidden_size, layers)
         self._shape = shape
-
-    def turn(self, rows: int, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine of positions as :func:`rlvla.networks.kernels.rotate` takes them."""
-        size = self._shape.head_dim
-        exponent = torch.arange(0, size, 2, device=device, dtype=torch.float32) / size
-        position = torch.arange(tokens, device=device, dtype=torch.float32).repeat(rows)
-        angle = position[:, None, None, None] * self._shape.rope_theta**-exponent
-        return angle.cos(), torch.cat([-angle.sin(), angle.sin()], -2)
 
     def forward(self, x_NSD: Tensor, there_NS: Tensor, first: int, run: Run) -> Tensor:
         """Return the final norm's output, ``[N, S, D]``; arguments as in :class:`QwenLayer`."""
         x_RD, delta_RD = x_NSD.flatten(0, 1), None
-        turn = self.turn(len(x_NSD), x_NSD.shape[1], x_NSD.device)
+        positions = torch.arange(x_NSD.shape[1], device=x_NSD.device).repeat(len(x_NSD))
+        turn = turns(positions, self._shape.head_dim, self._shape.rope_theta)
         for layer in self.layers:
             x_RD, delta_RD = layer(x_RD, delta_RD, there_NS, first, turn, run)
         _, out_RD = run(kernels.add_rms_norm)(x_RD, delta_RD, self.norm.weight, self._shape.rms_norm_eps)
@@ -153,5 +102,4 @@ class Qwen(nn.Module):
 
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other; says whether any moved."""
-        moved: list[bool] = [layer.pack() for layer in self.model.layers]  # type: ignore[operator]
-        return any(moved)
+        return self.model.pack()

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlvla.cli.export import fresh, written
 from rlvla.errors import RlvlaError
+from rlvla.folders import fresh, written
 from rlvla_model_openvla_oft import tiny
 
 

@@ -14,67 +14,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rlvla.networks import kernels
+from rlvla.networks.decoder import Attention, DecoderLayer, DecoderStack, turns
 from rlvla.networks.kernels import Run
-from rlvla.networks.linear import pack, project
+from rlvla.networks.linear import project
 from rlvla_model_openvla_oft.header import LlamaShape
 
 Past = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, ``[N, heads, S, Z]``."""
 
 
-class RmsNorm(nn.Module):
-    """Holds the weight; computed in :mod:`rlvla.networks.kernels`."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-
-class LlamaAttention(nn.Module):
-    """Holds the products around attention."""
+class LlamaLayer(DecoderLayer):
+    """A decoder layer."""
 
     def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        width = shape.hidden_size
-        self.q_proj = nn.Linear(width, width, bias=False)
-        self.k_proj = nn.Linear(width, width, bias=False)
-        self.v_proj = nn.Linear(width, width, bias=False)
-        self.o_proj = nn.Linear(width, width, bias=False)
-
-
-class LlamaMlp(nn.Module):
-    """Holds the products around SwiGLU."""
-
-    def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        width, hidden = shape.hidden_size, shape.intermediate_size
-        self.gate_proj = nn.Linear(width, hidden, bias=False)
-        self.up_proj = nn.Linear(width, hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, width, bias=False)
-
-
-class LlamaLayer(nn.Module):
-    """A decoder layer. It takes and returns the residual stream and what is still to be added to it, so that adding and
-    the norm after it are one kernel."""
-
-    def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        self.self_attn = LlamaAttention(shape)
-        self.mlp = LlamaMlp(shape)
-        self.input_layernorm = RmsNorm(shape.hidden_size)
-        self.post_attention_layernorm = RmsNorm(shape.hidden_size)
-        self._heads, self._eps = shape.num_attention_heads, shape.rms_norm_eps
-
-    def pack(self) -> bool:
-        """Put weights that are multiplied together beside each other; says whether any moved."""
-        moved = [pack(stack) for stack in self.stacks()]
-        return any(moved)
-
-    def stacks(self) -> list[list[nn.Module]]:
-        """Return the linear layers, those that read one input together."""
-        attention, mlp = self.self_attn, self.mlp
-        qkv: list[nn.Module] = [attention.q_proj, attention.k_proj, attention.v_proj]
-        return [qkv, [attention.o_proj], [mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
+        width, heads = shape.hidden_size, shape.num_attention_heads
+        attention = Attention(width, heads, heads, width // heads)
+        super().__init__(attention, width, shape.intermediate_size, shape.rms_norm_eps)
+        self._heads = heads
 
     def forward(
         self,
@@ -87,7 +43,7 @@ class LlamaLayer(nn.Module):
         past: tuple[Tensor, Tensor] | None,
         run: Run,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Return the residual stream, SwiGLU's output (:meth:`down` of it is to be added), and keys and values.
+        """Return the residual stream, SwiGLU's output (``down`` of it is to be added), and keys and values.
 
         Args:
             x_RD: tokens of all rows, one row after another.
@@ -99,11 +55,8 @@ class LlamaLayer(nn.Module):
             past: keys and values before these tokens.
             run: makes a kernel of an element-wise function.
         """
-        attention, weight = self.self_attn, self.input_layernorm.weight
-        if delta_RD is None:
-            normed = run(kernels.rms_norm)(x_RD, weight, self._eps)
-        else:
-            x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, weight, self._eps)
+        attention = self.self_attn
+        x_RD, normed = self.enter(x_RD, delta_RD, run)
         rotate = run(kernels.rotate)
         if wanted is None:
             qkv = project(normed, attention.q_proj, attention.k_proj, attention.v_proj)
@@ -122,13 +75,7 @@ class LlamaLayer(nn.Module):
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        delta_RD = project(attended.transpose(1, 2).flatten(2).flatten(0, 1), attention.o_proj)
-        x_RD, normed = run(kernels.add_rms_norm)(x_RD, delta_RD, self.post_attention_layernorm.weight, self._eps)
-        return x_RD, run(kernels.swiglu)(project(normed, self.mlp.gate_proj, self.mlp.up_proj)), (k, v)
-
-    def down(self, hidden: Tensor) -> Tensor:
-        """Return the layer's last product. It stands apart, since no backward pass needs it computed again."""
-        return project(hidden, self.mlp.down_proj)
+        return *self.leave(x_RD, attended.transpose(1, 2).flatten(2).flatten(0, 1), run), (k, v)
 
 
 def _places(x: Tensor, rows: int, wanted: slice) -> Tensor:
@@ -137,28 +84,19 @@ def _places(x: Tensor, rows: int, wanted: slice) -> Tensor:
     return places.flatten(0, 1)
 
 
-class LlamaStack(nn.Module):
+class LlamaStack(DecoderStack):
     """All layers."""
 
     def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList([LlamaLayer(shape) for _ in range(shape.num_hidden_layers)])
-        self.norm = RmsNorm(shape.hidden_size)
+        layers: list[DecoderLayer] = [LlamaLayer(shape) for _ in range(shape.num_hidden_layers)]
+        super().__init__(shape.vocab_size, shape.hidden_size, layers)
         self.recompute = False
         self._shape = shape
-
-    def pack(self) -> bool:
-        """Put weights that are multiplied together beside each other; says whether any moved."""
-        moved: list[bool] = [layer.pack() for layer in self.layers]  # type: ignore[operator]
-        return any(moved)
 
     def turn(self, positions_NS: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosine and sine of positions as :func:`rlvla.networks.kernels.rotate` takes them."""
         size = self._shape.hidden_size // self._shape.num_attention_heads
-        exponent = torch.arange(0, size, 2, device=positions_NS.device, dtype=torch.float32) / size
-        angle = positions_NS.flatten()[:, None, None, None].float() * self._shape.rope_theta**-exponent
-        return angle.cos(), torch.cat([-angle.sin(), angle.sin()], -2)
+        return turns(positions_NS.flatten(), size, self._shape.rope_theta)
 
     def forward(
         self,
