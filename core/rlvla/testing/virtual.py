@@ -231,8 +231,10 @@ class FakeHandle:
             await asyncio.sleep(self._transfer)
         async with self._turn:
             began = asyncio.get_running_loop().time()
-            result = await getattr(self.actor, method)(*arguments)
-            self.busy += asyncio.get_running_loop().time() - began
+            try:
+                result = await getattr(self.actor, method)(*arguments)
+            finally:
+                self.busy += asyncio.get_running_loop().time() - began
         return list(result) if returns else [result]
 
     def send(self, method: str, *arguments: Any) -> None:
