@@ -85,7 +85,9 @@ def of_profile(measured: Profile) -> Load:
     rows = np.array([one["batch"] for one in acting if one["batch"] <= SLOTS * ROWS])
     seconds = np.array([one["act_ms"] / 1000 for one in acting if one["batch"] <= SLOTS * ROWS]) * rows
     row_s, call_s = np.polyfit(rows, seconds, 1)
-    training = next(one for one in json.loads((RESULTS / "gr00t_ppo.json").read_text())["runs"] if "train/samples" in one)
+    training = next(
+        one for one in json.loads((RESULTS / "gr00t_ppo.json").read_text())["runs"] if "train/samples" in one
+    )
     train_s = training["time/train_s"] / training["train/samples"] * SLOTS * ROWS * window
     return Load(window, chunk_s, round(train_s, 2), round(float(call_s), 4), round(float(row_s), 4))
 
