@@ -93,6 +93,10 @@ def test_every_task_of_the_table_can_be_described() -> None:
         ({"cameras": ()}, "wanted one or more of"),
         ({"observation": "state", "image_size": 64}, "the observation 'state' has no pictures"),
         ({"renderer": "none"}, "but the observation 'rgb' has pictures"),
+        (
+            {"task": "PushT-v1", "observation": "state", "renderer": "none"},
+            "PushT-v1 cannot be made where nothing draws",
+        ),
         ({"task": "UnitreeG1Stand-v1"}, "UnitreeG1Stand-v1 has no cameras: take 'state'"),
         ({"task": "Empty-v1"}, "Empty-v1 has no limit of its own"),
         ({"control_mode": ""}, "control_mode: got '', PushCube-v1 has pd_joint_delta_pos"),

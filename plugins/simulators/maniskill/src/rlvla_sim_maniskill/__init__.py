@@ -115,6 +115,10 @@ def _roles(cameras: tuple[CameraHeader, ...]) -> list[Role]:
     return roles
 
 
+_DRAWN = ("PushT-v1",)
+"""Tasks that ManiSkill cannot make where nothing draws, whatever is observed."""
+
+
 def _problems(config: ManiSkillConfig, task: TaskHeader) -> list[str]:
     problems = []
     mode = control_mode_of(config, task)
@@ -128,6 +132,8 @@ def _problems(config: ManiSkillConfig, task: TaskHeader) -> list[str]:
         problems.append(f"reward: got {config.reward!r}, {task.name} has {', '.join(task.rewards)}")
     problems += _camera_problems(config, task)
     problems += _plate25_problems(config)
+    if config.renderer == "none" and config.task in _DRAWN:
+        problems.append(f"renderer: got 'none', but {task.name} cannot be made where nothing draws: take another one")
     if config.max_episode_steps is None and task.max_episode_steps > 10_000:
         problems.append(f"max_episode_steps: {task.name} has no limit of its own: give one")
     return problems

@@ -11,6 +11,7 @@ Letters: n rows, H actions in a chunk, A action dimensions. Everything is a torc
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -240,8 +241,9 @@ class Instance:
             self.env._obs_mode = _NOTHING
 
     def close(self) -> None:
-        """Free the scene."""
+        """Free the scene, and what it holds of a GPU."""
         self.env.close()
+        gc.collect()
 
 
 class _Frozen:
