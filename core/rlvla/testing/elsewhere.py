@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvla import environments
+from rlvla.configs import read_one
 from rlvla.plugin import find
 from rlvla.testing.simulator import SimulatorConformance
 from rlvla.testing.suite import outcomes
@@ -55,10 +56,18 @@ def outcomes_elsewhere(
 
 
 def main() -> None:
-    name, config, attributes, file = sys.argv[1:]
-    found = outcomes(SimulatorConformance, name, json.loads(config), **json.loads(attributes))
+    name, config, told, file = sys.argv[1:]
+    attributes = json.loads(told)
+    attributes["variations"] = tuple(_options(name, one) for one in attributes.get("variations", ()))
+    found = outcomes(SimulatorConformance, name, _options(name, json.loads(config)), **attributes)
     Path(file).write_text(json.dumps(found))
     os._exit(0)  # renderers print harmless errors when the interpreter tears them down
+
+
+def _options(name: str, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as a config has them: JSON knows no tuples."""
+    made = read_one(find("sim", name).config, plain)
+    return {option: getattr(made, option) for option in plain}
 
 
 if __name__ == "__main__":

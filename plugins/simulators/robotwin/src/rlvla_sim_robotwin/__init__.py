@@ -31,8 +31,8 @@ SIZES: dict[str, tuple[int, int]] = {
 ROLES: dict[str, Role] = {"head": "primary", "left_wrist": "wrist_left", "right_wrist": "wrist_right"}
 CONTROL_HZ = 250 / 15
 """RoboTwin's expert data holds a waypoint for every 15 of 250 physics steps a second."""
-JOINT_LIMIT = 3.7
-"""Radians: no arm joint of the published embodiments but UR5's goes further (ARX5's second one: 3.65)."""
+JOINT_LIMIT, UR5_LIMIT = 3.7, 6.3
+"""Radians beyond which no arm joint of the published embodiments goes (ARX5's second one: 3.65), and none of UR5's."""
 
 
 @rlvla.config
@@ -145,18 +145,24 @@ def _size(config: RoboTwinConfig, camera: str) -> tuple[int, int]:
     return SIZES[config.head_camera if camera == "head" else config.wrist_cameras]
 
 
-def _arms(kind: Literal["state", "action"]) -> tuple[ActionPart | StatePart, ...]:
-    """Return the parts of a state or an action: left arm and gripper, right arm and gripper."""
-    parts: list[ActionPart | StatePart] = []
-    for side in ("left", "right"):
-        if kind == "state":
-            parts += [StatePart(f"{side}_arm", 6, "rad", frame="joint"), StatePart(f"{side}_gripper", 1)]
-        else:
-            parts += [
-                ActionPart(f"{side}_arm", 6, "absolute", -JOINT_LIMIT, JOINT_LIMIT, unit="rad", frame="joint"),
-                ActionPart(f"{side}_gripper", 1, "gripper", 0.0, 1.0, frame="joint", closes_at="low"),
-            ]
-    return tuple(parts)
+def _state() -> tuple[StatePart, ...]:
+    return tuple(
+        part
+        for side in ("left", "right")
+        for part in (StatePart(f"{side}_arm", 6, "rad", frame="joint"), StatePart(f"{side}_gripper", 1))
+    )
+
+
+def _action(config: RoboTwinConfig) -> tuple[ActionPart, ...]:
+    limit = UR5_LIMIT if "ur5-wsg" in config.embodiment else JOINT_LIMIT
+    return tuple(
+        part
+        for side in ("left", "right")
+        for part in (
+            ActionPart(f"{side}_arm", 6, "absolute", -limit, limit, unit="rad", frame="joint"),
+            ActionPart(f"{side}_gripper", 1, "gripper", 0.0, 1.0, frame="joint", closes_at="low"),
+        )
+    )
 
 
 def _notes(config: RoboTwinConfig) -> tuple[str, ...]:
@@ -187,8 +193,8 @@ def describe(config: RoboTwinConfig) -> SimulatorSpec:
         raise ConfigError(problems)
     return SimulatorSpec(
         cameras=tuple(Camera(name, *_size(config, name), ROLES[name]) for name in config.cameras),
-        state=_arms("state"),  # type: ignore[arg-type]
-        action=_arms("action"),  # type: ignore[arg-type]
+        state=_state(),
+        action=_action(config),
         control_hz=CONTROL_HZ,
         max_episode_steps=config.max_episode_steps or tasks.STEP_LIMITS[config.task],
         tasks=(TaskSpec(config.task, initial_states=states),),

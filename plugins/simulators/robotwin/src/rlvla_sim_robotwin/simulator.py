@@ -38,6 +38,10 @@ class RoboTwinSimulator(Simulator):
         """Chunks of each row's episode, as they were given to it."""
         self._filmed: set[int] = set()
         shapes = {one.name: (rows, one.height, one.width, 3) for one in self.spec.cameras}
+        self._low, self._high = (
+            np.concatenate([np.full(part.size, getattr(part, end), np.float32) for part in self.spec.action])
+            for end in ("low", "high")
+        )
         self._images = {name: np.zeros(shape, np.uint8) for name, shape in shapes.items()}
         self._state = np.zeros((rows, self.spec.state_dim), np.float32)
 
@@ -58,6 +62,7 @@ class RoboTwinSimulator(Simulator):
     def step(self, chunk_NHA: Array, active_N: Array) -> ChunkResult:
         chunk, active = np.asarray(chunk_NHA, np.float32), np.asarray(active_N, bool)
         self._check_step(chunk, active)
+        chunk = chunk.clip(self._low, self._high)  # the way to a far target would be timed point by point
         result = empty_result(self._rows, chunk.shape[1], video=bool(self._filmed))
         result.success_at_end = np.zeros(self._rows, bool)
         for row in map(int, np.flatnonzero(active)):
