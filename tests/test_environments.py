@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,27 @@ def test_packages_of_an_environment_hold_what_a_worker_needs() -> None:
     assert wanted[0] == "sapien==1" and wanted[-1] == "robot==2"
     assert any(one.startswith("numpy>=") for one in wanted) and any(one.startswith("pydantic>=") for one in wanted)
     assert not any("torch" in one or one.startswith("rlvla") for one in wanted)
+
+
+def test_versions_under_control_are_installed_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEP 610: what pip was given is what the environment gets."""
+    told = [
+        ({"url": "file:///my%20home/rlvla", "dir_info": {"editable": True}}, ["-e", "/my home/rlvla"]),
+        (
+            {"url": "file:///wheels/rlvla-0.1.0-py3-none-any.whl", "archive_info": {}},
+            ["/wheels/rlvla-0.1.0-py3-none-any.whl"],
+        ),
+        (
+            {"url": "https://host/rlvla.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            ["rlvla @ git+https://host/rlvla.git@abc"],
+        ),
+        (None, ["rlvla==0.1.0"]),
+    ]
+    for direct_url, wanted in told:
+        text = None if direct_url is None else json.dumps(direct_url)
+        found = SimpleNamespace(version="0.1.0", read_text=lambda name, text=text: text)
+        monkeypatch.setattr(environments.metadata, "distribution", lambda name, found=found: found)
+        assert environments._source("rlvla") == wanted
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ RECORD = "rlvla-environment.json"
 """In an environment's folder: what it holds. Written last, so it marks a complete one."""
 FORMAT = 1
 VARIABLE = "RLVLA_SIMULATORS"
+_OF_THIS_PYTHON = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "__PYVENV_LAUNCHER__"}
 _TAIL = 15
 """Lines of pip's output that an error shows."""
 
@@ -110,6 +111,11 @@ def interpreter(plugin: Plugin[Any, Any]) -> str | None:
             f"the environment of {plugin.name} in {place} is another one: {'; '.join(changed)}: {install}"
         )
     return str(place / "bin" / "python")
+
+
+def variables() -> dict[str, str]:
+    """Return this process's variables for another interpreter: without those that name packages of this one."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_THIS_PYTHON}
 
 
 def read(place: Path) -> Record | None:
@@ -263,6 +269,8 @@ def _source(distribution: str) -> list[str]:
     found = metadata.distribution(distribution)
     told = json.loads(found.read_text("direct_url.json") or "{}")
     address = urlparse(told.get("url", ""))
+    if "vcs_info" in told:
+        return [f"{distribution} @ {told['vcs_info']['vcs']}+{told['url']}@{told['vcs_info']['commit_id']}"]
     if address.scheme != "file":
         return [f"{distribution}=={found.version}"]
     path = unquote(address.path)
@@ -313,7 +321,12 @@ def _run(command: Sequence[str], heard: Callable[[str], None]) -> str:
     """
     try:
         with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=variables(),
         ) as process:
             assert process.stdout is not None
             lines = list(_heard(process.stdout, heard))

@@ -47,7 +47,7 @@ def outcomes_elsewhere(
             text=True,
             timeout=timeout_s,
             check=False,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            env=environments.variables(),
         )
         if not file.exists():
             raise RuntimeError(f"the checks ended with status {done.returncode}:\n{done.stderr[-2000:]}")

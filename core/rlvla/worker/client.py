@@ -55,9 +55,8 @@ class SubprocessSimulator:
         self.rows = rows
         self._log: IO[bytes] = open(log, "ab+") if log else tempfile.TemporaryFile()  # noqa: SIM115
         ours, theirs = socket.socketpair()
-        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
-        if elsewhere:  # packages of this interpreter are not meant for that one
-            environment = {name: value for name, value in environment.items() if name not in _OF_THIS_PYTHON}
+        variables = environments.variables() if elsewhere else os.environ
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **variables}
         try:
             self._process = subprocess.Popen(
                 [interpreter, "-m", "rlvla.worker", str(theirs.fileno())],
@@ -284,7 +283,6 @@ def _ending(status: int | None) -> str:
     return f"ended with status {status}"
 
 
-_OF_THIS_PYTHON = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "__PYVENV_LAUNCHER__"}
 _SPEAKING = {"SimulatorError", "ConfigError", "UnknownPlugin", "IncompatiblePlugin"}
 """Errors whose message is made for people: the type would add nothing."""
 

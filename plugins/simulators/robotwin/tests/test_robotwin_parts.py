@@ -11,6 +11,7 @@ import pytest
 from rlvla.errors import SimulatorError
 from rlvla_sim_robotwin import RoboTwinConfig, doctor, startup, toy_assets, vulkan
 from rlvla_sim_robotwin.episode import Way
+from rlvla_sim_robotwin.simulator import _refuse_blank
 
 
 def way(points: tuple[int, int], passed: tuple[int, int]) -> Way:
@@ -96,3 +97,11 @@ def test_doctor_stops_at_settings_that_cannot_work() -> None:
 def test_doctor_without_the_runtime_draws_nothing() -> None:
     names = [check.name for check in doctor.checks(RoboTwinConfig())]
     assert names == ["settings", "packages", "packages", "assets", "planner", "seeds"]
+
+
+def test_a_picture_of_nothing_is_refused() -> None:
+    blank, drawn = np.zeros((4, 4, 3), np.uint8), np.eye(4, dtype=np.uint8)[..., None].repeat(3, 2)
+    with pytest.raises(SimulatorError, match="camera head shows nothing but 0: the driver does not draw"):
+        _refuse_blank({"head": blank})
+    _refuse_blank({"head": drawn})
+    _refuse_blank({"left_wrist": blank})  # a table alone may look like that

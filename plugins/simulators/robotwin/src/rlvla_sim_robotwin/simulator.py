@@ -37,6 +37,8 @@ class RoboTwinSimulator(Simulator):
         self._played: list[list[np.ndarray]] = [[] for _ in range(rows)]
         """Chunks of each row's episode, as they were given to it."""
         self._filmed: set[int] = set()
+        self._seen = False
+        """A picture was looked at."""
         shapes = {one.name: (rows, one.height, one.width, 3) for one in self.spec.cameras}
         self._low, self._high = (
             np.concatenate([np.full(part.size, getattr(part, end), np.float32) for part in self.spec.action])
@@ -172,6 +174,9 @@ class RoboTwinSimulator(Simulator):
 
     def _observe(self, row: int) -> None:
         pictures, self._state[row] = self._episodes[row].observe()
+        if not self._seen:
+            _refuse_blank(pictures)
+            self._seen = True
         for name, picture in pictures.items():
             self._images[name][row] = picture
 
@@ -198,3 +203,12 @@ class RoboTwinSimulator(Simulator):
             raise SimulatorError(f"rows {over} were stepped after their episode ended: reset them first")
         if not np.isfinite(chunk[active]).all():
             raise ValueError("actions are not finite (NaN or infinity): the policy diverged")
+
+
+def _refuse_blank(pictures: Mapping[str, np.ndarray]) -> None:
+    """Look at a process's first picture: a broken driver draws one colour, and RL would learn from it."""
+    head = pictures.get("head")
+    if head is not None and head.min() == head.max():
+        raise SimulatorError(
+            f"camera head shows nothing but {head.min()}: the driver does not draw: rlvla doctor robotwin"
+        )

@@ -113,8 +113,9 @@ def import_task(config: RoboTwinConfig) -> type[Any]:
         try:
             module = importlib.import_module(f"robotwin.envs.{config.task}")
         except Exception as error:
+            hint = ": apt-get install libgl1 libglib2.0-0" if "cannot open shared object" in str(error) else ""
             raise SimulatorError(
-                f"{RUNTIME} cannot be imported: {type(error).__name__}: {error}{tail(words)}"
+                f"{RUNTIME} cannot be imported: {type(error).__name__}: {error}{tail(words)}{hint}"
             ) from error
     found: type[Any] = getattr(module, config.task)
     return found
