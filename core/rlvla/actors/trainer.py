@@ -30,6 +30,7 @@ from rlvla.model import Model
 from rlvla.optimizer import Optimizer
 from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
+from rlvla.turns import computing
 from rlvla.weights import Weights, products_in, snapshot
 
 log = logging.getLogger(__name__)
@@ -150,8 +151,9 @@ class TrainerActor:
         observation, replay = observation[repeated], action.replay[repeated]
         for _ in range(2):  # the first pass of anything is slow
             began = time.perf_counter()
-            evaluation = self._evaluate(self.model, observation, replay)
-            (evaluation.logp.mean() + evaluation.value.sum()).backward()
+            with computing():
+                evaluation = self._evaluate(self.model, observation, replay)
+                (evaluation.logp.mean() + evaluation.value.sum()).backward()
             seconds = time.perf_counter() - began
         self._optimizer.zero()
         return seconds / len(observation)
@@ -164,8 +166,10 @@ class TrainerActor:
         spec, trajectories = self.algorithm.spec, data.trajectories
         if data.final_observations is not None:
             parts = data.final_observations.split(_FORWARD_BATCH)
-            with products_in(self.config.precision, self._device):
-                values = [self.model.value(self.model.preprocess(part))[:, 0] for part in parts]
+            values = []
+            for part in parts:
+                with computing(), products_in(self.config.precision, self._device):
+                    values.append(self.model.value(self.model.preprocess(part))[:, 0])
             trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
         if spec.proximal != "none":
             self._fill_proximal(data)
@@ -201,7 +205,7 @@ class TrainerActor:
         return filled
 
     def _evaluate(self, model: Model, observations: ObservationBatch, replay: TensorDict) -> Any:
-        with products_in(self.config.precision, self._device):
+        with computing(), products_in(self.config.precision, self._device):
             with torch.no_grad():
                 inputs = model.preprocess(observations)
             return model.evaluate(inputs, replay.to(self._device))
@@ -225,12 +229,13 @@ class TrainerActor:
         entries = (valid_SH1.sum() * data.trajectories.logp.shape[-1]).double()
         ranks.add_up([entries])
         for part in self._micro_batches(data, torch.arange(len(valid_SH1))):
-            logp_SHK = self._evaluate(self.model, data.observations[part], data.replay[part]).logp.float()
-            mask_SHK = valid_SH1[part].expand(logp_SHK.shape)
-            total = torch.where(mask_SHK, -logp_SHK, 0.0).double().sum()
-            loss = Loss((config.imitation_weight * total / entries.clamp(min=1.0)).float())
-            loss.metrics["imitation_nll"] = (total.detach(), mask_SHK.sum())
-            loss.total.backward()
+            with computing():
+                logp_SHK = self._evaluate(self.model, data.observations[part], data.replay[part]).logp.float()
+                mask_SHK = valid_SH1[part].expand(logp_SHK.shape)
+                total = torch.where(mask_SHK, -logp_SHK, 0.0).double().sum()
+                loss = Loss((config.imitation_weight * total / entries.clamp(min=1.0)).float())
+                loss.metrics["imitation_nll"] = (total.detach(), mask_SHK.sum())
+                loss.total.backward()
             sums.count(loss)
 
     # ---- passes -------------------------------------------------------------------------------------------------
@@ -269,9 +274,10 @@ class TrainerActor:
         denominators = {name: one.to(self._device) for name, one in self.algorithm.denominators(batch[chosen]).items()}
         ranks.add_up(denominators[name] for name in sorted(denominators))
         for part in self._micro_batches(data, chosen):
-            evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
-            loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
-            loss.total.backward()
+            with computing():
+                evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
+                loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
+                loss.total.backward()
             sums.count(loss)
             if key[1:] == (0, 0) and self.algorithm.spec.unit != "demonstration":
                 self._compare(data, part, evaluation.logp, sums)
