@@ -22,6 +22,7 @@ from rlvla.environments import Environment
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
 from rlvla.plugin import Plugin, find
 from rlvla.specs import SchedulerSpec, Start
+from rlvla.testing.elsewhere import outcomes_elsewhere
 from rlvla.worker import SubprocessSimulator, open_simulator, protocol
 
 NONE: dict[str, Any] = {"python": ">=3.11", "packages": {"cpu": ()}}
@@ -244,6 +245,19 @@ def test_an_environment_is_made_and_a_worker_runs_in_it(tmp_path: Path) -> None:
     (tmp_path / "made" / environments.RECORD).unlink()  # as if it had been interrupted
     _, again = installed(plugin, directory=tmp_path / "made")
     assert not any("making" in line for line in again)
+
+
+def test_a_suite_runs_where_the_simulator_does() -> None:
+    faults = {"fault": "die", "fault_step": 1, "fault_file": "/dev/null", "step_seconds": 0.001}
+    found = outcomes_elsewhere("fake", {"num_envs": 2}, rows=2, variations=[{"initial_states": 4}, faults])
+    assert set(found.values()) == {"passed", "skipped"}
+    assert found["test_reset_is_a_function_of_seed_and_start"] == "passed"
+
+
+def test_a_suite_that_finds_something_says_what() -> None:
+    found = outcomes_elsewhere("fake", {"num_envs": 2}, rows=2, end_chunks=0)
+    assert "no episode ended in 0 chunks" in found["test_chunk_result_is_well_formed"]
+    assert found["test_defaults_construct"] == "passed"
 
 
 # ---- limits of a worker ---------------------------------------------------------------------------------------------

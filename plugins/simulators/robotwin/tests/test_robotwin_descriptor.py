@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -172,6 +173,25 @@ def test_fewer_slots_than_environments_are_refused_and_fitted() -> None:
 def test_running_in_this_process_is_refused() -> None:
     with pytest.raises(ConfigError, match="run.sim_in_process: robotwin runs in an environment of its own"):
         check(run_of(sim={"num_envs": 8}, run={"sim_in_process": True}))
+
+
+def test_a_missing_environment_ends_a_run_before_a_model_is_loaded(tmp_path: Path) -> None:
+    code = """
+import sys
+from rlvla import cli
+words = ["train", "--sim", "robotwin", "--model", "tiny", "--algo", "grpo", "--scheduler", "sync", "--run.directory", sys.argv[1]]
+assert cli.main([*words, "--sim.num-envs", "8"]) == 1
+assert "rlvla.engine" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "RLVLA_SIMULATORS": str(tmp_path / "none")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rlvla simulators install robotwin" in done.stderr
 
 
 def test_plugin_names_its_target() -> None:
