@@ -2,7 +2,8 @@
 
 It needs ``rlvla simulators install robotwin`` and an asset root in ``ROBOTWIN_ASSETS_ROOT``, for instance the toy one:
 ``INTERPRETER -m rlvla_sim_robotwin.toy_assets DIR`` with the interpreter that ``rlvla simulators list`` names. The rasteriser
-draws, so nothing here is comparable with the benchmark, and a fresh policy of 14 joints hits no bell in two steps.
+draws, so nothing here is comparable with the benchmark. On the toy assets the sweeping arms of a fresh policy hit the bell in a
+third of the episodes (3 of 8), so groups differ and there is something to learn.
 """
 
 from typing import Any

@@ -196,6 +196,16 @@ def test_a_tasks_own_objects_are_asked_for(interpreter: str, toy: str) -> None:
     assert "missing: assets/objects/020_hammer)" in said
 
 
+def test_a_driver_that_draws_nothing_is_named_with_others(
+    interpreter: str, toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "icd.json").write_text("{}")
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "icd.json"))
+    said = refusal(choice(toy))
+    assert said.startswith("robotwin: SAPIEN cannot render with this driver")
+    assert "lavapipe of Mesa 25" in said and "SwiftShader" in said and "rendering device" in said
+
+
 def test_a_first_picture_that_takes_too_long_ends_within_its_limit(interpreter: str, toy: str) -> None:
     worker = start(choice(toy, first_call_timeout_s=0.5)).wait_ready()
     began = time.monotonic()

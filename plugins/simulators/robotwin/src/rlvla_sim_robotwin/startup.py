@@ -77,7 +77,11 @@ def problems(config: RoboTwinConfig) -> list[str]:
 
 
 def versions(config: RoboTwinConfig) -> dict[str, str]:
-    """Return what changes numbers: packages, what draws, and how."""
+    """Return what changes numbers: packages, what draws, and how.
+
+    Raises:
+        SimulatorError: nothing draws.
+    """
     names = (RUNTIME, "sapien", "mplib", "toppra", "numpy")
     return {
         **{name: version(name) for name in names},
@@ -88,9 +92,17 @@ def versions(config: RoboTwinConfig) -> dict[str, str]:
 
 
 def _renderer() -> dict[str, str]:
+    """Return what draws: looked at when a simulator is made, so a driver that cannot is found before an episode.
+
+    Raises:
+        SimulatorError: SAPIEN finds no driver.
+    """
     import sapien
 
-    summary = " ".join(sapien.render.get_device_summary().split())
+    try:
+        summary = " ".join(sapien.render.get_device_summary().split())
+    except Exception as error:
+        raise SimulatorError(f"{vulkan.HINT} ({error})") from error
     return {"renderer": summary, "VK_ICD_FILENAMES": os.environ.get("VK_ICD_FILENAMES", "")}
 
 
