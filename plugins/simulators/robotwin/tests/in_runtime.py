@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -243,6 +244,23 @@ def standing_still(root: str) -> dict[str, Any]:
     return {"joints": joints}
 
 
+def tables() -> dict[str, Any]:
+    """What the runtime says of its tasks and cameras."""
+    from robotwin.config import load_task_config
+    from robotwin.description.instructions import load_task_instructions
+
+    limits = load_task_config("_eval_step_limit")
+    with startup.printed():
+        classes = [hasattr(importlib.import_module(f"robotwin.envs.{name}"), name) for name in limits]
+    wordings = [load_task_instructions(name) for name in limits]
+    return {
+        "limits": limits,
+        "cameras": {name: [one["h"], one["w"]] for name, one in load_task_config("_camera_config").items()},
+        "classes": all(classes),
+        "wordings": all(one["seen"] and one["unseen"] for one in wordings),
+    }
+
+
 def main() -> None:
     root, place = sys.argv[1], Path(sys.argv[2])
     found = {
@@ -253,6 +271,7 @@ def main() -> None:
         "randomisation": randomisation(root),
         "missing": missing_mesh(root, place),
         "still": standing_still(root),
+        "tables": tables(),
         "modules": sorted(
             {"torch", "open3d"} & {name for name, one in sys.modules.items() if getattr(one, "__file__", 0)}
         ),

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rlvla_sim_robotwin import SIZES, tasks
+
 pytestmark = pytest.mark.timeout(400)
 
 
@@ -20,6 +22,13 @@ def facts(interpreter: str, toy: str, tmp_path_factory: pytest.TempPathFactory) 
     assert (place / "facts.json").exists(), done.stderr[-2000:]
     found: dict[str, Any] = json.loads((place / "facts.json").read_text())
     return found
+
+
+def test_tasks_and_cameras_are_the_runtimes(facts: dict[str, Any]) -> None:
+    found = facts["tables"]
+    assert found["limits"] == tasks.STEP_LIMITS
+    assert {name: tuple(size) for name, size in found["cameras"].items()} == SIZES
+    assert found["classes"] and found["wordings"]
 
 
 # ---- chunks ---------------------------------------------------------------------------------------------------------
