@@ -1,5 +1,6 @@
 # make quickstart    install and train the embedded default to success: a few minutes on two CPU cores, no GPU
 # make test          install everything and run the tests
+# make simulators    install RoboTwin's environment (1 GB), without which its tests are skipped
 # Also: lint, e2e, bench, clean. PYTHON=python3.12 picks an interpreter; PIP_ARGS goes to pip, for instance
 # PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for torch without CUDA libraries.
 
@@ -14,7 +15,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUICK := . plugins/simulators/tabletop plugins/models/tiny plugins/algorithms/ppo plugins/schedulers/sync
 MANIFESTS := setup.cfg pyproject.toml constraints.txt $(wildcard plugins/*/*/setup.cfg)
 
-.PHONY: quickstart test e2e lint format bench clean
+# Environments of simulators that run in interpreters of their own.
+export RLVLA_SIMULATORS ?= $(abspath $(VENV))/simulators
+
+.PHONY: quickstart test simulators e2e lint format bench clean
 .NOTPARALLEL:
 
 quickstart: $(VENV)/.quickstart
@@ -22,6 +26,9 @@ quickstart: $(VENV)/.quickstart
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not e2e and not gpu" $(PYTEST_ARGS)
+
+simulators: $(VENV)/.dev
+	$(BIN)/rlvla simulators install robotwin
 
 e2e: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "e2e and not gpu" --timeout=900 $(PYTEST_ARGS)

@@ -39,8 +39,14 @@ def test_a_recipe_of_openvla_oft_fits_a_checkpoint(file, tmp_path):
     tiny = pytest.importorskip("rlvla_model_openvla_oft.tiny")
     recipe = configs.read_file(file)
     key = recipe["model"]["unnorm_key"]
-    tiny.write(tmp_path, data_sets=(key if key == "tiny" else f"{key}_no_noops", "other"))
-    config = configs.read(overridden(recipe, {"model": {"path": str(tmp_path)}}))
+    changes = {"model": {"path": str(tmp_path)}}
+    if (sim := recipe["sim"])["use"] == "robotwin":
+        seeds = tmp_path / "seeds.json"
+        seeds.write_text(json.dumps({sim["task"]: {"task_name": sim["task"], "success_seeds": list(range(1000))}}))
+        changes["sim"] = {"seeds_path": str(seeds)}
+    action_dim = 14 if sim["use"] == "robotwin" else 7
+    tiny.write(tmp_path, action_dim=action_dim, data_sets=(key if key == "tiny" else f"{key}_no_noops", "other"))
+    config = configs.read(overridden(recipe, changes))
     check(config)
     for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
         assert part in file.stem.split("_"), f"{file.stem} does not name {part}"

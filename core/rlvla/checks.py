@@ -79,6 +79,10 @@ def check(config: RunConfig) -> Specs:
             for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
             if wanted
         ]
+    if config.run.sim_in_process and config.sim.plugin.environment is not None:
+        problems.append(
+            f"run.sim_in_process: {config.sim.name} runs in an environment of its own (rlvla simulators list): leave it out"
+        )
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
@@ -152,6 +156,12 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
             f"run.slots: got {slots}, wanted at most sim.num_envs ({num_envs}): a slot holds an environment or more"
         )
         found.append(Fit(problem, "run.slots", num_envs, "speed"))
+    elif slots is not None and slots < (least := least_slots(num_envs, sim)):
+        problem = (
+            f"run.slots: got {slots}, wanted at least {least}: a worker of {config.sim.name} holds {sim.rows_per_worker} "
+            f"of the {num_envs} environments at most"
+        )
+        found.append(Fit(problem, "run.slots", least, "speed"))
     if config.run.generators > num_envs:
         problem = f"run.generators: got {config.run.generators}, wanted at most sim.num_envs ({num_envs}): the others are idle"
         found.append(Fit(problem, "run.generators", num_envs, "speed"))
@@ -286,7 +296,12 @@ def derived_slots(num_envs: int, sim: SimulatorSpec, scheduler: SchedulerSpec) -
     a GPU pay the part of its calls that does not shrink with their rows again and again.
     """
     on_cores = usable_cores() if sim.device == "cpu" else 1
-    return min(num_envs, max(on_cores, scheduler.min_slots))
+    return min(num_envs, max(on_cores, scheduler.min_slots, least_slots(num_envs, sim)))
+
+
+def least_slots(num_envs: int, sim: SimulatorSpec) -> int:
+    """Return how many slots it takes at least, each a worker."""
+    return 1 if sim.rows_per_worker is None else -(-num_envs // sim.rows_per_worker)
 
 
 def split(num_envs: int, slots: int) -> tuple[int, ...]:

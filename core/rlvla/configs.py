@@ -143,7 +143,8 @@ class RunOptions:
     """Most environments that one call of the policy chooses chunks for; None: as many as wait for one. A bound on memory:
     a slot with more environments still goes whole."""
     sim_python: str | None = None
-    """Interpreter of simulator workers, for simulators that live in an environment of their own; None: this one."""
+    """Interpreter of simulator workers; None: this one, or that of ``rlvla simulators install`` where a simulator needs an
+    environment of its own."""
     sim_in_process: bool = False
     """Run simulators inside this process (debugging; batched GPU simulators)."""
     task_sampling: Literal["uniform", "adaptive"] = "uniform"

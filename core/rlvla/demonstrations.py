@@ -85,7 +85,7 @@ def record(
     place = Path(path).expanduser()
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ConfigError(f"path: {path} is there and not empty; give a folder that is to be made")
-    rows = min(environments(choice.config), episodes)
+    rows = min(environments(choice.config), episodes, spec.rows_per_worker or episodes)
     runner: Any = (
         Host(choice.plugin.load()(choice.config, rows), rows)
         if spec.in_process

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvla import versions
 from rlvla.assembly import Entry
-from rlvla.checks import Specs, split
+from rlvla.checks import Specs, least_slots, split
 from rlvla.configs import EvalConfig, RunConfig, plain
 from rlvla.receipts import Ended, SlotReceipt, StepReceipt
 from rlvla.results import EvalEpisode, EvalResults
@@ -182,7 +182,8 @@ class Evaluator:
         if sum(len(slot.rows) for slot in self.slots) != rows:
             for slot in self.slots:
                 await asyncio.to_thread(slot.actor.close)
-            self.slots = await self._open_slots(split(rows, min(rows, len(self._specs.slots))))
+            slots = max(min(rows, len(self._specs.slots)), least_slots(rows, self._specs.sim))
+            self.slots = await self._open_slots(split(rows, slots))
         sink = EvaluationSink(episodes, self._specs.sim, self._times)
         at_once = range(config.videos) if config.videos_of == "first" else ()
         version = await self._play_list(config, step, generator, sink, None, at_once, heard)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlvla import configs
-from rlvla.checks import Specs, check, split
+from rlvla.checks import Specs, check, least_slots, split
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
 from rlvla.plugin import names
@@ -145,7 +145,7 @@ def changes(profile: Profile, config: RunConfig, specs: Specs) -> list[Change]:
         speed = forecast(profile, other, other_specs).env_steps_per_second
         found.append(Change(f"scheduler: {name}", speed / now, other_specs.scheduler.max_staleness > 0))
     for count in (len(specs.slots) // 2, 2 * len(specs.slots)):
-        if not max(1, specs.scheduler.stages) <= count <= specs.num_envs:
+        if not max(specs.scheduler.stages, least_slots(specs.num_envs, specs.sim)) <= count <= specs.num_envs:
             continue
         sizes = split(specs.num_envs, count)
         speed = forecast(profile, config, replace(specs, slots=sizes), sizes).env_steps_per_second

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 from packaging.requirements import Requirement
 from stevedore.driver import DriverManager
 
+from rlvla.environments import Environment
 from rlvla.errors import ConfigError, IncompatiblePlugin, UnknownPlugin
 
 Kind = Literal["sim", "model", "algo", "scheduler"]
@@ -52,6 +53,8 @@ class Plugin(Generic[C, T]):
     """Module of hook implementations that listen when this plugin is chosen."""
     doctor: str | None = None
     """``"module:function"``, config to ``Check``s: what ``rlvla doctor`` looks at, run in a worker process."""
+    environment: Environment | None = None
+    """Simulators only: what the interpreter of its own consists of that its workers run in; None: they run in this one."""
     name: str = ""
     """Filled in by :func:`find`: the entry point's name."""
     distribution: str = ""

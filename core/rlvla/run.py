@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from rlvla import checkpoint, configs, devices, versions
+from rlvla import checkpoint, configs, devices, environments, versions
 from rlvla.checks import Specs, check, check_demonstrations, fitted
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
@@ -307,6 +307,7 @@ class Run:
         if simulators:
             self._claim()
         if self._engine is None:
+            self._check_environment()
             self.directory.mkdir(parents=True, exist_ok=True)
             if self._resume_from is None and checkpoint.steps(self.directory):
                 raise ConfigError(
@@ -326,6 +327,12 @@ class Run:
         elif simulators:
             self._engine.wait(self._engine.start(None, True))
         return self._engine
+
+    def _check_environment(self) -> None:
+        """Look for the simulator's own environment, if it needs one, before a model's weights are loaded."""
+        options = self.config.run
+        if options.runtime == "local" and options.sim_python is None and self.specs.algo.unit != "demonstration":
+            environments.interpreter(self.config.sim.plugin)
 
     def _claim(self) -> None:
         """Make sure that no other process trains in the run's folder."""

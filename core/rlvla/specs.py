@@ -117,6 +117,12 @@ class SimulatorSpec:
     """Where the physics runs; decides how environments are split into slots."""
     in_process: bool = False
     """Cannot run in a worker process (a batched simulator that shares its GPU with the model)."""
+    rows_per_worker: int | None = None
+    """Most environments that one worker process may hold; None: any number. Decides how many slots there are at least."""
+    call_timeout_s: float | None = None
+    """Seconds after which a worker that does not answer is ended like one that died; None: it may take any time."""
+    first_call_timeout_s: float | None = None
+    """The same for a worker's first call after its start, where scenes are built and shaders compiled."""
     restorable: bool = False
     """``get_state`` / ``set_state`` bring a live episode back exactly."""
     seeded_starts: bool = True

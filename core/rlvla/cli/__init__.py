@@ -16,6 +16,7 @@ COMMANDS = {
     "timeline": "show who did what when in a run: rlvla timeline RUN --steps 3:6 --out gantt.png",
     "report": "write a run's report.html again: rlvla report RUN",
     "plugins": "list installed plugins and what is wrong with them",
+    "simulators": "make and list the environments of simulators that run in interpreters of their own",
     "doctor": "check this machine and its simulators, with one rendered picture each",
 }
 

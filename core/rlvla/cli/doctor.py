@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlvla import flags, plugin
+from rlvla import environments, flags, plugin
 from rlvla.configs import Choice, plain, read_one
 from rlvla.errors import ConfigError, IncompatiblePlugin, SimulatorError
 from rlvla.specs import Check, Start
@@ -229,6 +229,11 @@ def simulator(name: str, python: str | None, timeout: float, pictures: Path, con
         else:
             yield Check(name, False, str(error), f"pip install -U rlvla-sim-{name}")
         return
+    try:
+        python or environments.interpreter(one)
+    except SimulatorError as error:  # nobody has asked for it, unless by name
+        yield Check(name, False, str(error), f"rlvla simulators install {name}", warning=config is None)
+        return
     if one.doctor is not None:
         yield from own_checks(choice, python, timeout)
     yield from picture(choice, python, timeout, pictures)
@@ -240,7 +245,7 @@ def own_checks(choice: Choice, python: str | None, timeout: float) -> Iterator[C
     with tempfile.TemporaryDirectory() as place:
         answer = Path(place, "checks.json")
         command = [
-            python or sys.executable,
+            python or environments.interpreter(choice.plugin) or sys.executable,
             "-m",
             "rlvla.cli.doctor_worker",
             name,

@@ -32,6 +32,10 @@ _SPECS: dict[Kind, type[Any]] = {
 }
 
 
+PASSED, SKIPPED = "passed", "skipped"
+_FIRST = "test_every_option_is_read"
+
+
 class Skipped(Exception):
     """A check that does not apply, outside pytest."""
 
@@ -208,19 +212,32 @@ def check(suite: type[Conformance], name: str, config: Mapping[str, Any] | None 
     Raises:
         AssertionError: with every check that failed, and why.
     """
+    found = outcomes(suite, name, config, **attributes)
+    failed = [f"{one.removeprefix('test_')}: {told}" for one, told in found.items() if told not in (PASSED, SKIPPED)]
+    if failed:
+        raise AssertionError(f"{len(failed)} checks of {name!r} failed:\n" + textwrap.indent("\n".join(failed), "  "))
+
+
+def outcomes(
+    suite: type[Conformance], name: str, config: Mapping[str, Any] | None = None, **attributes: Any
+) -> dict[str, str]:
+    """Run every check of a suite without pytest; returns, for each, ``passed``, ``skipped`` or what failed."""
     made = type("Check", (suite,), {"name": name, "config": dict(config or {}), **attributes})()
-    failed: list[str] = []
-    for method in sorted(one for one in dir(made) if one.startswith("test_")):
+    found = {}
+    # what options are read is seen where a plugin is made, so before it is made and kept
+    methods = sorted((one for one in dir(made) if one.startswith("test_")), key=lambda one: (one != _FIRST, one))
+    for method in methods:
         try:
             getattr(made, method)()
         except _skips():
-            continue
+            found[method] = SKIPPED
         except (AssertionError, ConfigError) as error:
-            failed.append(f"{method.removeprefix('test_')}: {error}")
+            found[method] = str(error)
         except Exception as error:
-            failed.append(f"{method.removeprefix('test_')}: {type(error).__name__}: {error}")
-    if failed:
-        raise AssertionError(f"{len(failed)} checks of {name!r} failed:\n" + textwrap.indent("\n".join(failed), "  "))
+            found[method] = f"{type(error).__name__}: {error}"
+        else:
+            found[method] = PASSED
+    return found
 
 
 def _skips() -> tuple[type[BaseException], ...]:

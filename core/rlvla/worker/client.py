@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from rlvla import environments
 from rlvla.configs import Choice, plain, read_one
 from rlvla.errors import SimulatorError, WorkerDied
 from rlvla.simulator import ChunkResult, Observation
@@ -33,7 +34,7 @@ class SubprocessSimulator:
         choice: simulator plugin and config.
         rows: environments in this process.
         horizon: actions in a chunk.
-        python: interpreter; None: this one.
+        python: interpreter; None: this one, or that of the simulator's own environment.
         log: file for what the worker prints; None: a temporary one.
         name: how errors call it.
     """
@@ -48,12 +49,14 @@ class SubprocessSimulator:
         log: Path | None = None,
         name: str = "simulator",
     ) -> None:
+        elsewhere = python or environments.interpreter(choice.plugin)
+        interpreter = elsewhere or sys.executable
         self.name = name
         self.rows = rows
         self._log: IO[bytes] = open(log, "ab+") if log else tempfile.TemporaryFile()  # noqa: SIM115
         ours, theirs = socket.socketpair()
-        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
-        interpreter = python or sys.executable
+        variables = environments.variables() if elsewhere else os.environ
+        environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **variables}
         try:
             self._process = subprocess.Popen(
                 [interpreter, "-m", "rlvla.worker", str(theirs.fileno())],
@@ -87,6 +90,8 @@ class SubprocessSimulator:
         }
         self._send(hello)
         self._ready = False
+        self._called = False
+        """A call after the start was answered."""
         self.spec: SimulatorSpec
         self._versions: dict[str, str] = {}
         self.seconds = 0.0
@@ -132,6 +137,12 @@ class SubprocessSimulator:
         self._send({"op": "prepare", "tasks": list(tasks)})
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
+        if np.shape(chunk_NHA) != self._shared["chunk"].shape:
+            parts = ", ".join(f"{part.name}: {part.size}" for part in self.spec.action)
+            raise ValueError(
+                f"{self.name}: got a chunk of shape {np.shape(chunk_NHA)}, wanted {self._shared['chunk'].shape}: rows, "
+                f"actions in a chunk, dimensions of an action ({parts})"
+            )
         self._shared["chunk"][:] = chunk_NHA
         self._shared["active"][:] = active_N
         answer, _ = self._call({"op": "step"})
@@ -204,7 +215,14 @@ class SubprocessSimulator:
         self, message: Mapping[str, Any], arrays: Sequence[np.ndarray] = ()
     ) -> tuple[dict[str, Any], list[np.ndarray]]:
         self._send(message, arrays)
-        answer, out, _ = self._receive()
+        limit = self.spec.call_timeout_s if self._called else self.spec.first_call_timeout_s
+        self._link.settimeout(limit)
+        try:
+            answer, out, _ = self._receive()
+        except TimeoutError:
+            raise self._late(message["op"], limit) from None
+        self._link.settimeout(None)
+        self._called = True
         self.seconds, self.cpu_seconds = answer["seconds"], answer["cpu_seconds"]
         self.peak_bytes = answer["peak_bytes"]
         return answer, out
@@ -218,6 +236,8 @@ class SubprocessSimulator:
     def _receive(self) -> tuple[dict[str, Any], list[np.ndarray], int | None]:
         try:
             message, arrays, fd = protocol.receive(self._link)
+        except TimeoutError:
+            raise
         except (EOFError, OSError) as error:
             raise self._died() from error
         if message["op"] == "error":
@@ -229,14 +249,20 @@ class SubprocessSimulator:
             raise failure
         return message, arrays, fd
 
-    def _died(self) -> WorkerDied:
+    def _late(self, call: str, limit: float | None) -> WorkerDied:
+        """End a process that does not answer, after it has written where it is."""
+        self._process.send_signal(signal.SIGABRT)  # faulthandler writes the stacks
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        self.kill()
+        which = "call" if self._called else "first call"
+        return self._died(f"was ended: its {which} {call!r} took longer than {limit:g} s; see the simulator's timeouts")
+
+    def _died(self, how: str = "") -> WorkerDied:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         status = self._process.poll()
-        how = "stopped answering" if status is None else f"ended with status {status}"
-        if status is not None and status < 0:
-            with contextlib.suppress(ValueError):
-                how = f"was killed by {signal.Signals(-status).name}"
+        how = how or _ending(status)
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _TAIL))
         output = self._log.read().decode(errors="replace").strip()
@@ -246,6 +272,16 @@ class SubprocessSimulator:
             worker=self.name,
             output=output,
         )
+
+
+def _ending(status: int | None) -> str:
+    """Say how a process ended, by its status."""
+    if status is None:
+        return "stopped answering"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
 
 
 @contextlib.contextmanager
