@@ -26,6 +26,9 @@ class Handle(Protocol):
     def send(self, method: str, *arguments: Any) -> None:
         """Call a method without waiting; an error shows at the next waited call."""
 
+    async def answers(self, seconds: float) -> bool:
+        """Say whether its process answers in time, whatever the actor is doing."""
+
     def kill(self) -> None:
         """End what hangs in a simulator's call, from any thread: the call then fails."""
 
@@ -36,26 +39,35 @@ class Handle(Protocol):
 class Runtime(Protocol):
     """Makes actors. One call at a time runs in an actor, in the order of the calls."""
 
-    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
+    address: str
+    """Of the interface at which this process is reached by the actors' processes."""
+
+    def start(
+        self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False, device: int = 0
+    ) -> list[Handle]:
         """Return handles of actors that live in one process, each in a thread of its own.
 
         Args:
             actors: name to what makes it, called in that process.
+            device: number of the GPU that it uses, if the run has any.
             replaceable: where that process dies, a call that waits in it, or the next one, fails with
                 :class:`rlvla.errors.WorkerDied`, and calls after it reach an actor that is made anew in another process.
                 Else they fail too.
         """
 
+    def nodes(self) -> list[int]:
+        """Return the number of the machine of each device."""
+
     def close(self) -> None:
         """End what the runtime started; its actors are closed before."""
 
 
-def runtime_of(name: str) -> Runtime:
-    """Return the runtime that ``run.runtime`` names."""
+def runtime_of(name: str, devices: int, gpus: bool) -> Runtime:
+    """Return the runtime that ``run.runtime`` names, with so many devices."""
     if name == "ray":
         from rlvla.runtimes.ray import RayRuntime
 
-        return RayRuntime()
+        return RayRuntime(devices, gpus)
     from rlvla.runtimes.local import LocalRuntime
 
     return LocalRuntime()

@@ -6,6 +6,7 @@ the loopback interface alone and ends with the run.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import threading
@@ -21,14 +22,32 @@ from rlvla.runtimes.local import parts_of
 try:
     import ray
     from ray.exceptions import RayActorError, RayTaskError
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
+
+_SHARE = 0.05
+"""Of a GPU, that a worker asks for: the whole of it is reserved, and its workers share it as the placement says."""
+_RESERVE_S = 30.0
+
+
+def _see_own_gpu(given: Sequence[str]) -> None:
+    """Show this process, before torch looks, and its simulators the GPUs that Ray gave it.
+
+    Ray does so itself for CUDA, unless it was told not to (RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES), which would put every
+    worker on the first GPU. EGL counts devices as the driver does.
+    """
+    if given:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(given)
+        if given[0].isdecimal():
+            os.environ["MUJOCO_EGL_DEVICE_ID"] = given[0]
 
 
 class _Host:
     """Lives in a Ray worker: some of a run's actors, each with a thread of its own."""
 
     def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        _see_own_gpu([str(one) for one in ray.get_gpu_ids()])
         self._makers = dict(makers)
         self._actors: dict[str, Any] = {}
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in makers}
@@ -72,6 +91,9 @@ class _Host:
             self._actors[name] = self._makers[name]()
         return getattr(self._actors[name], method)(*arguments)
 
+    def ping(self) -> None:
+        """Answer."""
+
     def kill(self, name: str) -> None:
         """End what hangs in an actor's call."""
         actor: Any = self._actors.get(name)
@@ -88,18 +110,19 @@ class _Host:
 class _Place:
     """The Ray worker that some actors live in, or the one after it."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], Any]], replaceable: bool) -> None:
+    def __init__(
+        self, makers: Mapping[str, Callable[[], Any]], replaceable: bool, where: Mapping[str, Any]
+    ) -> None:
         self._makers = dict(makers)
         self._replaceable = replaceable
+        self._where = dict(where)
         self.life = 0
         """How many workers have died."""
         self.host = self._started()
 
     def _started(self) -> Any:
-        count = len(self._makers)
-        concurrency = 1 if count == 1 else 2 * count  # a call and what ends it, of each
-        options = {"num_cpus": 0, "max_concurrency": concurrency, "scheduling_strategy": "SPREAD"}
-        return ray.remote(_Host).options(**options).remote(self._makers)
+        concurrency = 2 * len(self._makers) + 1  # a call and what ends it, of each, and a ping
+        return ray.remote(_Host).options(num_cpus=0, max_concurrency=concurrency, **self._where).remote(self._makers)
 
     def died(self, life: int) -> None:
         """Hear from one of the actors that its worker has died; the first one starts the next worker."""
@@ -142,6 +165,13 @@ class RayHandle:
     def send(self, method: str, *arguments: Any) -> None:
         self._place.host.send.options(num_returns=0).remote(self.name, next(self._numbers), method, *arguments)
 
+    async def answers(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(_resolved(self._place.host.ping.remote()), seconds)
+        except (TimeoutError, RayActorError):
+            return False
+        return True
+
     def kill(self) -> None:
         self._place.host.kill.remote(self.name)
 
@@ -155,28 +185,101 @@ class RayHandle:
             self.kill()
 
 
-class RayRuntime:
-    """Actors are in Ray workers."""
+async def _resolved(reference: Any) -> Any:
+    return await reference
 
-    def __init__(self) -> None:
+
+class RayRuntime:
+    """Actors are in Ray workers.
+
+    Args:
+        devices: that the run uses.
+        gpus: they are GPUs: each is reserved, with the workers that use it.
+    """
+
+    def __init__(self, devices: int = 1, gpus: bool = False) -> None:
         self._places: list[_Place] = []
+        self._devices = devices
+        self._group: Any = None
         self._started = not ray.is_initialized()
         if self._started:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-            if os.environ.get("RAY_ADDRESS"):
-                ray.init(**quiet)
-            else:
-                ray.init(num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+            _connect()
+        joined = bool(os.environ.get("RAY_ADDRESS"))
+        self.address = ray.util.get_node_ip_address() if joined else "127.0.0.1"
+        if gpus:
+            try:
+                self._group = _reserved(devices)
+            except BaseException:
+                self.close()
+                raise
 
-    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
-        place = _Place(actors, replaceable)
+    def start(
+        self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False, device: int = 0
+    ) -> list[Handle]:
+        where: dict[str, Any] = {"scheduling_strategy": "SPREAD"}
+        if self._group is not None:
+            bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=device)
+            where = {"scheduling_strategy": bundle, "num_gpus": _SHARE}
+        place = _Place(actors, replaceable, where)
         self._places.append(place)
         return [RayHandle(name, place) for name in actors]
+
+    def nodes(self) -> list[int]:
+        if self._group is None:
+            return [0] * self._devices
+        at = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        order: dict[str, int] = {}
+        return [order.setdefault(at[device], len(order)) for device in range(self._devices)]
 
     def close(self) -> None:
         for place in self._places:
             ray.kill(place.host)
         self._places.clear()
+        if self._group is not None:
+            ray.util.remove_placement_group(self._group)
+            self._group = None
         if self._started:
             ray.shutdown()
+
+
+def _connect() -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one for this run alone.
+
+    Raises:
+        ConfigError: of another version of Ray or Python, or nobody there.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    if address := os.environ.get("RAY_ADDRESS"):
+        try:
+            ray.init(**quiet)
+        except (RuntimeError, ConnectionError) as error:
+            raise ConfigError(
+                f"run.runtime: cannot join the Ray cluster at RAY_ADDRESS={address}: {error}; wanted Ray {ray.__version__} on every "
+                "machine (ray status), the same Python, and an address that this machine reaches"
+            ) from error
+    else:
+        ray.init(num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+
+
+def _reserved(devices: int) -> Any:
+    """Reserve a GPU, and a core for it, for each device; those of a machine are next to each other.
+
+    Raises:
+        ConfigError: there are not so many, or others hold them.
+    """
+    there = ray.cluster_resources()
+    needs = f"run.devices: needs {devices} GPUs and as many cores"
+    if there.get("GPU", 0) < devices or there.get("CPU", 0) < devices:
+        raise ConfigError(
+            f"{needs}; the cluster has {there.get('GPU', 0):g} GPUs and {there.get('CPU', 0):g} cores: lower run.devices, or add "
+            "machines"
+        )
+    group = ray.util.placement_group([{"GPU": 1, "CPU": 1}] * devices, strategy="PACK")
+    if not group.wait(timeout_seconds=_RESERVE_S):
+        free = ray.available_resources()
+        ray.util.remove_placement_group(group)
+        raise ConfigError(
+            f"{needs}; {free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} cores are free: others hold the rest (ray status)"
+        )
+    return group
