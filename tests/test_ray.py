@@ -6,12 +6,14 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import rlvla
 from rlvla import checkpoint
-from rlvla.errors import ConfigError, SimulatorError, WorkerDied
+from rlvla.errors import SimulatorError, WorkerDied
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
 from rlvla.tracing import read
@@ -35,7 +37,7 @@ def ray():
     runtime.close()
 
 
-def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), evaluation=None, **run):
+def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), evaluation=None, train=None, **run):
     quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 2, "threads": 1, "device": "cpu"}
     sim = {"use": "fake", "num_envs": 5, **(sim or {})}
@@ -44,7 +46,7 @@ def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners
         model="fake" if sim["use"] == "fake" else "tiny",
         algo=algo,
         scheduler=scheduler,
-        train={"learning_rate": 1e-2},
+        train={"learning_rate": 1e-2, **(train or {})},
         eval=evaluation,
         run={**options, **quiet, "runtime": runtime, **run},
         listeners=listeners,
@@ -93,6 +95,7 @@ class Killer:
 
         self.metrics.append(metrics)
         if step == self.after:
+            self.killed = time.monotonic()
             ray.kill(self.whose(self.run._engine)._place.host)
 
     def train(self, run):
@@ -182,11 +185,72 @@ def test_the_controller_sees_no_pictures(tmp_path, monkeypatch):
     assert seen[64] == pytest.approx(seen[16], rel=0.02)  # numbers have more or fewer digits
 
 
-def test_ray_on_a_gpu_is_refused_for_now(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlvla.checks.visible_gpus", lambda: 1)
-    with pytest.raises(ConfigError, match=r"run\.runtime: 'ray' runs on the CPU alone") as caught:
-        build(tmp_path, "run", "ray", device="auto")
-    assert "run.device: cpu (changes speed)" in str(caught.value)
+SHARED = {"simulator": "0", "generator": "0", "trainer": "all"}
+"""Two ranks, one in a process with the generator."""
+WHOLE = {**PPO, "windows_per_step": 5, "minibatch_size": None}
+
+
+def near(one: Path, other: Path, step: int, relative: float = 1e-5) -> None:
+    """Compare the weights and the optimizer's state of two checkpoints, however many ranks wrote them."""
+    from rlvla import state_files
+
+    places = [checkpoint.path_of(folder, step) for folder in (one, other)]
+    found = [load_file(place / "model" / "model.safetensors") for place in places]
+    like = {name: torch.from_numpy(array) for name, array in found[0].items()}
+    for place, tensors in zip(places, found, strict=True):
+        tensors |= state_files.read(place, lambda name: torch.zeros_like(like.get(name.rpartition("/")[0], torch.zeros(()))))
+    assert sorted(found[0]) == sorted(found[1])
+    for name, wanted in found[0].items():
+        apart = np.abs(np.asarray(found[1][name]) - np.asarray(wanted)).max(initial=0)
+        assert apart <= relative * max(1e-6, np.abs(np.asarray(wanted)).max(initial=0)), name
+
+
+def test_two_ranks_are_one_and_their_checkpoint_goes_on_at_one(tmp_path, ray):
+    """FSDP2, sync, tabletop; rollouts are the same bits, training to rounding."""
+    sim = {"use": "tabletop"}
+    with build(tmp_path, "one", "local", WHOLE, sim=sim, deterministic=True, keep_last=5, save_every=1) as run:
+        run.train()
+    two = {"devices": 2, "placement": SHARED, "deterministic": True, "keep_last": 5}
+    with build(tmp_path, "two", "ray", WHOLE, sim=sim, train={"shard": "fsdp"}, **two) as run:
+        run.train(steps=2)
+        assert len(run._engine.trainer.ranks) == 2
+    near(tmp_path / "one", tmp_path / "two", 2)
+    parts = list((checkpoint.path_of(tmp_path / "two", 2) / "optimizer").iterdir())
+    assert len(parts) == 2, "each rank writes its own part"
+    with rlvla.resume(tmp_path / "two", {"run": {"runtime": "local", "devices": 1, "placement": None}}) as run:
+        run.train()
+    near(tmp_path / "one", tmp_path / "two", 3)
+
+
+def test_a_checkpoint_of_one_goes_on_at_two_and_a_dead_rank_is_named(tmp_path, ray):
+    with build(tmp_path, "run", "local", WHOLE, "full-async", steps=1) as run:
+        run.train()
+    killer = Killer(lambda engine: engine.trainer.ranks[1], after=3)
+    more = {"runtime": "ray", "devices": 2, "placement": SHARED, "steps": 9, "save_every": 1}
+    began = time.monotonic()
+    with (
+        rlvla.resume(tmp_path / "run", {"run": more, "train": {"shard": "fsdp"}}, listeners=[killer]) as run,
+        pytest.raises(WorkerDied, match=r"trainer-1: its Ray worker ended"),
+    ):
+        killer.train(run)
+    assert time.monotonic() - killer.killed < 15, f"of {time.monotonic() - began:.0f} s"
+    assert checkpoint.read_state(checkpoint.find(tmp_path / "run"))["graph"]["steps_done"] >= 2
+    with rlvla.resume(tmp_path / "run", {"run": {"runtime": "local", "devices": 1, "placement": None, "steps": 4}}) as run:
+        run.train()
+
+
+@pytest.mark.parametrize("scheduler", ["async-rollout", "hybrid"])
+def test_schedulers_drive_several_of_everything(tmp_path, ray, scheduler):
+    """With 2 hosts of 3 slots, 2 generators, 2 ranks: nothing divides anything."""
+    heard = Recorder()
+    sim = {"num_envs": 5}
+    more = {"devices": 2, "placement": "collocated", "slots": 3, "steps": 2}
+    algo = {**PPO, "minibatch_size": 8}
+    with build(tmp_path, "run", "ray", algo, scheduler, sim, listeners=[heard], **more) as run:
+        run.train()
+    assert heard.steps == [1, 2]
+    assert heard.metrics[-1]["train/samples"] == 21
+    assert {span.actor for span in read(tmp_path / "run")} >= {"generator-0", "generator-1", "trainer", "sim-2"}
 
 
 def test_actors_elsewhere_time_themselves_on_the_same_clock(tmp_path, ray):

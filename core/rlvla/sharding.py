@@ -6,6 +6,7 @@ cannot be, and stays whole on every rank.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -71,8 +72,11 @@ def gathered(model: nn.Module, write: bool = False) -> Iterator[None]:
         for name, one in module._parameters.items()
         if isinstance(one, DTensor)
     ]
+    hooks = {module: module._load_state_dict_post_hooks for module in model.modules()}
     for module, name, one in cut:
         module._parameters[name] = nn.Parameter(one.full_tensor().detach(), requires_grad=True)
+    for module in hooks:
+        module._load_state_dict_post_hooks = OrderedDict()  # FSDP2's look for the parts of what was loaded
     try:
         yield
         for module, name, one in cut if write else ():
@@ -81,6 +85,8 @@ def gathered(model: nn.Module, write: bool = False) -> Iterator[None]:
             mine = distribute_tensor(full.detach(), one.device_mesh, one.placements, src_data_rank=None)
             one.to_local().copy_(mine.to_local())
     finally:
+        for module, kept in hooks.items():
+            module._load_state_dict_post_hooks = kept
         for module, name, one in cut:
             module._parameters[name] = one  # type: ignore[assignment]
 
