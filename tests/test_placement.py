@@ -46,7 +46,11 @@ def test_simulators_that_work_in_turn_with_generators_get_devices_of_their_own()
         ("colocated", 2, "got 'colocated', wanted 'collocated', 'disaggregated', 'hybrid'"),
         ({"simulator": "0"}, 1, "run.placement.generator: missing"),
         ({"simulator": "0", "generator": "0", "trainer": ""}, 1, "trainer: got '', wanted at least one device"),
-        ({"simulator": "0-3", "generator": "4-7", "trainer": "all"}, 4, "device 4-7 is not there: wanted numbers below 4"),
+        (
+            {"simulator": "0-3", "generator": "4-7", "trainer": "all"},
+            4,
+            "device 4-7 is not there: wanted numbers below 4",
+        ),
         ({"simulator": "0", "generator": "1-", "trainer": "0"}, 2, "generator: got '1-', wanted numbers and ranges"),
         ({"simulator": "0,0", "generator": "0", "trainer": "0"}, 1, "wanted each device once"),
         ({"simulator": "0", "generator": "0", "trainer": "0", "critic": "0"}, 1, "critic: no such role; there is"),
@@ -72,7 +76,9 @@ def test_every_role_has_a_place_whatever_the_numbers(devices, name, on_gpu, gene
     found = resolve(name, devices, gpus=shared, simulates_on_gpu=on_gpu)
     found = Placement(devices, found.simulator, found.generator, found.trainer, shared)
     made = processes(found, generators)
-    assert sorted(one for process in made for one in process.generators) == list(range(generators * len(found.generator)))
+    assert sorted(one for process in made for one in process.generators) == list(
+        range(generators * len(found.generator))
+    )
     assert sorted(process.rank for process in made if process.rank is not None) == list(range(found.ranks))
     if shared:
         assert len({process.device for process in made}) == len(made)
@@ -105,10 +111,19 @@ def build(**run):
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        ({"runtime": "local", "devices": 2}, "run.devices: got 2, but run.runtime 'local' is one process on one device"),
+        (
+            {"runtime": "local", "devices": 2},
+            "run.devices: got 2, but run.runtime 'local' is one process on one device",
+        ),
         ({"runtime": "ray", "device": "cuda", "devices": 3}, "got 3, but this machine has 2 GPUs that may be used"),
-        ({"runtime": "ray", "device": "cuda:1"}, "got 'cuda:1', wanted 'auto', 'cuda' or 'cpu' under run.runtime 'ray'"),
-        ({"runtime": "ray", "device": "cpu", "devices": 4}, "4 trainer ranks share 3 windows a step, wanted at least one"),
+        (
+            {"runtime": "ray", "device": "cuda:1"},
+            "got 'cuda:1', wanted 'auto', 'cuda' or 'cpu' under run.runtime 'ray'",
+        ),
+        (
+            {"runtime": "ray", "device": "cpu", "devices": 4},
+            "4 trainer ranks share 3 windows a step, wanted at least one",
+        ),
         ({"runtime": "ray", "device": "cpu", "devices": 3}, "algo.minibatch_size: got 2 for 3 trainer ranks"),
         ({"runtime": "ray", "device": "cpu", "placement": "hybrid"}, "got 'hybrid' on 1 device"),
     ],

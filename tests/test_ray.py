@@ -37,7 +37,9 @@ def ray():
     runtime.close()
 
 
-def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), evaluation=None, train=None, **run):
+def build(
+    folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), evaluation=None, train=None, **run
+):
     quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 2, "threads": 1, "device": "cpu"}
     sim = {"use": "fake", "num_envs": 5, **(sim or {})}
@@ -208,7 +210,9 @@ def near(one: Path, other: Path, step: int, relative: float = 1e-5) -> None:
     for name, wanted in mine.items():
         # moments of a bias that softmax takes away are nothing but rounding, of 1e-10
         apart = 1e-9 + relative * float(wanted.abs().max()) if wanted.numel() else 0.0
-        torch.testing.assert_close(theirs[name], wanted, rtol=0, atol=apart, msg=lambda said, name=name: f"{name}: {said}")
+        torch.testing.assert_close(
+            theirs[name], wanted, rtol=0, atol=apart, msg=lambda said, name=name: f"{name}: {said}"
+        )
 
 
 def test_two_ranks_are_one_and_their_checkpoint_goes_on_at_one(tmp_path, ray):
@@ -241,7 +245,9 @@ def test_a_checkpoint_of_one_goes_on_at_two_and_a_dead_rank_is_named(tmp_path, r
         killer.train(run)
     assert time.monotonic() - killer.killed < 15, f"of {time.monotonic() - began:.0f} s"
     assert checkpoint.read_state(checkpoint.find(tmp_path / "run"))["graph"]["steps_done"] >= 2
-    with rlvla.resume(tmp_path / "run", {"run": {"runtime": "local", "devices": 1, "placement": None, "steps": 4}}) as run:
+    with rlvla.resume(
+        tmp_path / "run", {"run": {"runtime": "local", "devices": 1, "placement": None, "steps": 4}}
+    ) as run:
         run.train()
 
 
@@ -257,6 +263,18 @@ def test_schedulers_drive_several_of_everything(tmp_path, ray, scheduler):
     assert heard.steps == [1, 2]
     assert heard.metrics[-1]["train/samples"] == 21
     assert {span.actor for span in read(tmp_path / "run")} >= {"generator-0", "generator-1", "trainer", "sim-2"}
+
+
+def test_weights_are_broadcast_and_go_through_the_store_once_a_generator_died(tmp_path, ray, caplog):
+    killer = Killer(lambda engine: engine.generators[0], after=2)
+    more = {"devices": 2, "placement": "disaggregated", "transport": "broadcast", "steps": 4}
+    with build(tmp_path, "run", "ray", scheduler="full-async", listeners=[killer], **more) as run:
+        killer.train(run)
+        assert run._engine.graph.transport == "store"
+    assert [one["policy_version"] for one in killer.metrics] == [1, 2, 3, 4]
+    assert sum(one["workers/restarts"] for one in killer.metrics) == 1
+    assert killer.metrics[-1]["train/staleness_max"] <= 1
+    assert "no way to receive weights by broadcast; from now on weights go through the object store" in caplog.text
 
 
 def test_actors_elsewhere_time_themselves_on_the_same_clock(tmp_path, ray):

@@ -149,7 +149,6 @@ class Assembly:
         gather = _Gather(self._first, _steps(trajectories), place, sample_UT)
         return gather.assemble(trajectories, exists, final_values, terminated_too)
 
-
     def spare(self) -> tuple[ObservationBatch, Any]:
         """Return the first row that was ever recorded, and its replay: something to evaluate where nothing else is."""
         assert self._first is not None, "nothing was played yet"

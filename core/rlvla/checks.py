@@ -16,6 +16,7 @@ from rlvla.placement import Placement
 from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
 
 log = logging.getLogger(__name__)
+_ONE_DEVICE = Placement()
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Specs:
     slots: tuple[int, ...]
     """Environments of each slot."""
     units_per_step: int
-    placement: Placement = Placement()
+    placement: Placement = _ONE_DEVICE
+    transport: str = "reference"
+    """Of weights to generators."""
 
     @property
     def max_chunks(self) -> int:
@@ -80,9 +83,12 @@ def check(config: RunConfig) -> Specs:
     try:
         placed = _placed(config, sim, scheduler)
         problems += _ranks(config, algo, units_per_step, placed.ranks)
+        way = placement.transport(
+            placed, ray=config.run.runtime == "ray", gpus=on_gpus(config), chosen=config.run.transport
+        )
     except ConfigError as error:
         problems += error.problems
-        placed = Placement()
+        placed, way = _ONE_DEVICE, "reference"
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
@@ -105,6 +111,7 @@ def check(config: RunConfig) -> Specs:
         slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs, sim, scheduler))),
         units_per_step=units_per_step,
         placement=placed,
+        transport=way,
     )
     if config.eval.weights == "ema" and config.train.ema_decay is None:
         problems.append("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
@@ -185,9 +192,7 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
         )
         found.append(Fit(problem, "run.device", "auto", "speed"))
     if config.run.runtime == "local" and (config.run.devices or 1) > 1:
-        problem = (
-            f"run.devices: got {config.run.devices}, but run.runtime 'local' is one process on one device: take run.runtime 'ray'"
-        )
+        problem = f"run.devices: got {config.run.devices}, but run.runtime 'local' is one process on one device: take run.runtime 'ray'"
         found.append(Fit(problem, "run.devices", 1, "speed"))
     return found
 
@@ -195,7 +200,9 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
 def on_gpus(config: RunConfig) -> bool:
     """Say whether generators and trainer run on GPUs, as far as this machine knows: a cluster that is joined may have more."""
     elsewhere = config.run.runtime == "ray" and bool(os.environ.get("RAY_ADDRESS"))
-    return config.run.device.startswith("cuda") or (config.run.device == "auto" and not elsewhere and visible_gpus() > 0)
+    return config.run.device.startswith("cuda") or (
+        config.run.device == "auto" and not elsewhere and visible_gpus() > 0
+    )
 
 
 def _placed(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec) -> Placement:

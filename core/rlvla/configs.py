@@ -139,6 +139,10 @@ class RunOptions:
     """Which devices simulators, generators and trainer ranks live on: ``collocated`` (all on all), ``disaggregated`` (each on
     its own), ``hybrid`` (the trainer on all, the others on halves), or ``{"simulator": "0-3", "generator": "4-7", "trainer":
     "all"}``. None: ``hybrid`` where a scheduler lets simulators on GPUs work in turn with generators, else ``collocated``."""
+    transport: Literal["store", "process", "broadcast"] | None = None
+    """How new weights come to generators under ``ray``: through the object store, inside a process that a generator shares with
+    a trainer rank, or from rank 0 to all at once (NCCL; gloo on the CPU). None: within processes where all generators share
+    one, else broadcast between GPUs, else by the store."""
     generators: Annotated[int, Ge(1)] = 1
     """Generators on each of their devices that share the batches, each with weights of its own to act with. Under ``ray`` one
     that lives in a worker without the trainer and dies is replaced."""

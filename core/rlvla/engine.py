@@ -95,6 +95,7 @@ class Engine:
             periodic=self._periodic,
             video=self._training_video,
             times=times,
+            transport=specs.transport,
         )
         self._live: list[bool] = []
         self._idle = threading.Event()
@@ -130,7 +131,9 @@ class Engine:
         placed, per_device = self.specs.placement, self.config.run.generators
         world = placed.ranks
         self._meeting = Meeting(self._runtime.address) if world > 1 else None
-        names, generators, ranks = self._generator_names(), {}, {}
+        names = self._generator_names()
+        generators: dict[int, Handle] = {}
+        ranks: dict[int, Handle] = {}
         for one in placement.processes(placed, per_device):
             learner = self._learner
             if world > 1 and one.rank is not None and self._meeting is not None:
@@ -143,8 +146,10 @@ class Engine:
             generators |= dict(zip(one.generators, started, strict=False))
             if one.rank is not None:
                 ranks[one.rank] = started[-1]
-        trainer = ranks[0] if world == 1 else TrainerGroup(
-            [ranks[number] for number in range(world)], cut=self.config.train.shard == "fsdp"
+        trainer = (
+            ranks[0]
+            if world == 1
+            else TrainerGroup([ranks[number] for number in range(world)], cut=self.config.train.shard == "fsdp")
         )
         return [generators[number] for number in sorted(generators)], trainer
 
@@ -185,9 +190,7 @@ class Engine:
         found["trainer"] = [names[one] for one in placed.trainer]
         if self.specs.sim.device == "gpu":
             hosts = placed.hosts(self.config.run.sim_hosts, len(self.specs.slots))
-            found |= {
-                f"sim-{number}": [names[hosts[number % len(hosts)]]] for number in range(len(self.specs.slots))
-            }
+            found |= {f"sim-{number}": [names[hosts[number % len(hosts)]]] for number in range(len(self.specs.slots))}
         return found
 
     async def start(self, resume_from: Path | None, simulators: bool) -> None:
@@ -199,6 +202,8 @@ class Engine:
         """
         (about,) = await self.trainer.call("describe")
         self.model_manifest, self.parameters, self.trainable = about
+        if self.specs.transport == "broadcast":
+            await self._connect()
         if resume_from is not None:
             self._live = await self._load(resume_from)
             self._resumed = resume_from
@@ -210,6 +215,13 @@ class Engine:
                 with checkpoint.readable(self._resumed):
                     episodes = checkpoint.read_episodes(self._resumed)
                 await self._restore(episodes, self._live)
+
+    async def _connect(self) -> None:
+        """Make one group of the first trainer rank and the generators, for weights."""
+        self._weights_meeting = Meeting(self._runtime.address)
+        place, ends = self._weights_meeting.place, len(self.generators) + 1
+        connecting = [one.call("connect", place, number, ends) for number, one in enumerate(self.generators, 1)]
+        await asyncio.gather(self.trainer.call("connect", place, ends), *connecting)
 
     def _make_slots(self, sizes: Sequence[int], name: str) -> list[Slot]:
         config, specs, directory = self.config, self.specs, self.directory.absolute()
@@ -377,7 +389,8 @@ class Engine:
 
     async def _pinned(self, config: EvalConfig) -> tuple[int, Any]:
         """Return the version of the trainer's present weights, and a reference to a copy of them."""
-        made, weights = await self.trainer.call("publish", config.weights, returns=1)
+        way = "reference" if self.specs.transport == "reference" else "store"
+        made, weights = await self.trainer.call("publish", config.weights, way, returns=1)
         return made.version, weights
 
     async def _evaluate_beside(self, config: EvalConfig, step: int, version: int, weights: Any) -> EvalResults:

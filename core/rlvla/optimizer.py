@@ -102,9 +102,8 @@ class Optimizer:
 
     def _clipped(self) -> Tensor:
         """Add gradients up over ranks (those that are cut among them are) and scale them down; returns the norm before."""
-        plain, cut = [], []
-        for one in self._named.values():
-            (cut if isinstance(one, DTensor) else plain).append(one)
+        cut = [one for one in self._named.values() if isinstance(one, DTensor)]
+        plain = [one for one in self._named.values() if not isinstance(one, DTensor)]
         if ranks.world() > 1:
             for one in plain:
                 if one.grad is None:  # a rank without samples in this step
@@ -113,7 +112,7 @@ class Optimizer:
         if not cut:
             return torch.nn.utils.clip_grad_norm_(plain, self._config.max_grad_norm)
         parts = [sharding.norm(one.grad for one in some if one.grad is not None) for some in (plain, cut)]
-        norm = torch.stack(parts).norm()
+        norm: Tensor = torch.stack(parts).norm()
         for some in (plain, cut):
             torch.nn.utils.clip_grads_with_norm_(some, self._config.max_grad_norm, norm)
         return norm

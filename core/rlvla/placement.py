@@ -71,10 +71,7 @@ def processes(placement: Placement, generators: int) -> list[Process]:
     }
     ranks = {device: place for place, device in enumerate(placement.trainer)}
     if placement.shared:
-        return [
-            Process(device, numbers.get(device, ()), ranks.get(device))
-            for device in sorted({*numbers, *ranks})
-        ]
+        return [Process(device, numbers.get(device, ()), ranks.get(device)) for device in sorted({*numbers, *ranks})]
     alone = [Process(device, (number,)) for device, some in numbers.items() for number in some]
     return alone + [Process(device, (), rank) for device, rank in ranks.items()]
 
@@ -92,6 +89,39 @@ def serving(nodes: Sequence[int], placement: Placement) -> dict[int, int]:
     able = machines(nodes, placement)
     own = sorted({nodes[device] for device in placement.simulator})
     return {node: able.index(node) if node in able else place % len(able) for place, node in enumerate(own)}
+
+
+def transport(placement: Placement, *, ray: bool, gpus: bool, chosen: str | None) -> str:
+    """Return how weights travel (see :mod:`rlvla.transport`): as chosen, or by the shortest way that there is.
+
+    Args:
+        placement: where generators and ranks live.
+        ray: they live in Ray workers; else in this process.
+        gpus: their devices are GPUs.
+        chosen: None: derived.
+
+    Raises:
+        ConfigError: that way is none here.
+    """
+    if not ray:
+        if chosen is not None:
+            raise ConfigError(
+                f"run.transport: got {chosen!r}, wanted none: in one process generators are handed the weights"
+            )
+        return "reference"
+    beside = placement.shared and set(placement.generator) <= set(placement.trainer)
+    clashes = gpus and placement.trainer[0] in placement.generator
+    if chosen == "process" and not beside:
+        raise ConfigError(
+            f"run.transport: got 'process', but generators ({_written(placement.generator)}) do not all live with a trainer rank "
+            f"({_written(placement.trainer)}): take 'broadcast' or 'store'"
+        )
+    if chosen == "broadcast" and clashes:
+        raise ConfigError(
+            f"run.transport: got 'broadcast', but a generator shares GPU {placement.trainer[0]} with the first trainer rank, which "
+            "NCCL cannot join: take 'process' where all do, else 'store'"
+        )
+    return chosen or ("process" if beside else "broadcast" if gpus and not clashes else "store")
 
 
 def resolve(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlvla.errors import ConfigError
 
@@ -46,7 +47,7 @@ class Rank:
         if device.type == "cuda":
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast needs a fabric manager that many hosts lack
             torch.cuda.set_device(device)
-        store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(minutes=2))
+        store = TCPStore(address, port, is_master=False, timeout=timedelta(minutes=2))
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.number, world_size=self.world, timeout=_LONGEST)
 
@@ -62,7 +63,7 @@ class Meeting:
         try:
             with socket.create_server((address, 0)) as listener:
                 port = listener.getsockname()[1]
-                self._store = dist.TCPStore(
+                self._store = TCPStore(
                     address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
                 )
         except OSError as error:

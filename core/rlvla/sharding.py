@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,9 +34,9 @@ def shard(model: Model) -> None:
             fully_shard(module, mesh=mesh, ignored_params=whole)
     for method in ("evaluate", "value"):
         register_fsdp_forward_method(model, method)
-    for module in _units(model):
-        module.set_gradient_divide_factor(1.0)
-        module.set_force_sum_reduction_for_comms(True)
+    for unit in _units(model):
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -66,7 +67,7 @@ def gathered(model: nn.Module, write: bool = False) -> Iterator[None]:
         yield
         return
     at_rest(model)
-    cut = [
+    cut: list[tuple[nn.Module, str, Any]] = [
         (module, name, one)
         for module in model.modules()
         for name, one in module._parameters.items()
@@ -88,7 +89,7 @@ def gathered(model: nn.Module, write: bool = False) -> Iterator[None]:
         for module, kept in hooks.items():
             module._load_state_dict_post_hooks = kept
         for module, name, one in cut:
-            module._parameters[name] = one  # type: ignore[assignment]
+            module._parameters[name] = one
 
 
 def whole(tensor: Tensor) -> Tensor:

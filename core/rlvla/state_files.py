@@ -12,8 +12,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlvla.weight_files import write_tensors
@@ -34,7 +34,7 @@ def write(folder: Path, tensors: Mapping[str, Tensor], together: bool) -> None:
     place = folder / FOLDER
     place.mkdir(exist_ok=True)
     if together and tensors:
-        dcp.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(place), save_distributed=True))
+        state_dict_saver.save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(place), save_distributed=True))
     elif not together:
         write_tensors(tensors, place / ALONE)
 
@@ -57,7 +57,7 @@ def read(folder: Path, like: Callable[[str], Tensor]) -> dict[str, Tensor]:
     if tensors:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it reads without asking other ranks, which is meant
-            dcp.load(tensors, storage_reader=reader, no_dist=True)
+            state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
     return tensors
 
 

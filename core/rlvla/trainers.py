@@ -53,15 +53,14 @@ class TrainerGroup:
             raise WorkerDied(f"{self._broken}; the trainer is gone", worker=self.name)
         if method == "train":
             return [_together([one for (one,) in await self._all("train", self._shares(*arguments), 0)])]
-        ranks = self.ranks if method in self._everyone else self.ranks[:1]
+        everyone = method in self._everyone or (method == "publish" and "process" in arguments)
+        ranks = self.ranks if everyone else self.ranks[:1]
         return (await self._all(method, [arguments] * len(ranks), returns))[0]
 
     def _shares(self, tickets: Sequence[int], step: int) -> list[tuple[Any, ...]]:
         """Return the arguments of ``train`` for each rank."""
         world = len(self.ranks)
-        return [
-            ([one for one in tickets if one % world == number], step, len(tickets)) for number in range(world)
-        ]
+        return [([one for one in tickets if one % world == number], step, len(tickets)) for number in range(world)]
 
     async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]], returns: int) -> list[list[Any]]:
         tasks = [
@@ -133,9 +132,7 @@ class TrainerGroup:
 
     async def answers(self, seconds: float) -> bool:
         """Say whether all ranks' processes answer in time."""
-        return self._broken is None and all(
-            await asyncio.gather(*(rank.answers(seconds) for rank in self.ranks))
-        )
+        return self._broken is None and all(await asyncio.gather(*(rank.answers(seconds) for rank in self.ranks)))
 
     def kill(self) -> None:
         for rank in self.ranks:

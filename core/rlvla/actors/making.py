@@ -20,10 +20,12 @@ from rlvla.errors import ConfigError
 from rlvla.model import Model
 from rlvla.ranks import Rank
 from rlvla.seeds import derive
+from rlvla.transport import Shelf
 from rlvla.weights import acting_copy
 from rlvla.worker import Host, SubprocessSimulator
 
 _MAKING = threading.Lock()
+_ALONE = Rank()
 
 
 def device_of(name: str) -> torch.device:
@@ -63,12 +65,13 @@ class Learner:
         generators: that will be made beside a trainer whose parameters are cut among ranks: such a model cannot be copied.
     """
 
-    def __init__(self, config: RunConfig, specs: Specs, rank: Rank = Rank(), generators: int = 0) -> None:
+    def __init__(self, config: RunConfig, specs: Specs, rank: Rank = _ALONE, generators: int = 0) -> None:
         self.config = config
         self.specs = specs
         self.rank = rank
         self._generators = generators
         self._copies: list[Model] = []
+        self._shelf = Shelf()
         self._model: Model | None = None
 
     def _made(self) -> Model:
@@ -85,13 +88,15 @@ class Learner:
         fixed_rows = self.specs.num_envs if self.config.run.deterministic else None
         model = self._made()
         copied = self._copies.pop() if self._copies else acting_copy(model)
-        return GeneratorActor(copied, fixed_rows, self.config.train.precision)
+        return GeneratorActor(copied, fixed_rows, self.config.train.precision, self._shelf)
 
     def trainer(self) -> TrainerActor:
         """Return the trainer, or one rank of it once all have met."""
         config, model = self.config, self._made()
         self.rank.join(next(model.parameters()).device)
-        return TrainerActor(model, make_algorithm(config), config.train, seed=config.run.seed, steps=config.run.steps)
+        return TrainerActor(
+            model, make_algorithm(config), config.train, seed=config.run.seed, steps=config.run.steps, shelf=self._shelf
+        )
 
 
 def make_simulator(

@@ -29,6 +29,7 @@ from rlvla.model import Model
 from rlvla.optimizer import Optimizer
 from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
+from rlvla.transport import Broadcast, Notice, Reference, Shelf, Store, WeightTransport
 from rlvla.weights import Weights, products_in, snapshot
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,16 @@ class TrainerActor:
     With several ranks, each holds its own units; minibatches, denominators, gradients and metrics are of all ranks.
     """
 
-    def __init__(self, model: Model, algorithm: Algorithm, config: TrainConfig, *, seed: int, steps: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        config: TrainConfig,
+        *,
+        seed: int,
+        steps: int,
+        shelf: Shelf | None = None,
+    ) -> None:
         self.model = model.train()
         self.algorithm = algorithm
         self.config = config
@@ -61,6 +71,9 @@ class TrainerActor:
             sharding.shard(model)
         self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
         self._was_empty = False
+        self._ways: dict[str, WeightTransport] = {"reference": Reference(), "store": Store()}
+        if shelf is not None:
+            self._ways["process"] = shelf
         self._teachers: dict[str, Teacher] = {}
 
     def record(
@@ -79,13 +92,25 @@ class TrainerActor:
         """Drop what was recorded of a unit, or of one member."""
         self._assembly.forget(ticket, member)
 
-    def publish(self, weights: str = "latest") -> tuple[PublishReceipt, Weights]:
-        """Return the version that the weights have now, and a copy of them or of their running average (``"ema"``), whole."""
+    def connect(self, meeting: tuple[str, int], ends: int) -> None:
+        """Become the end that sends in the group that weights are broadcast in."""
+        self._ways["broadcast"] = Broadcast(meeting, 0, ends, self._device)
+
+    def publish(self, weights: str = "latest", via: str = "reference") -> tuple[PublishReceipt, Weights | Notice]:
+        """Send a copy of the weights, or of their running average (``"ema"``), whole.
+
+        Returns:
+            Their version with the times of it, and what generators are to be told (:mod:`rlvla.transport`).
+
+        Raises:
+            TransportError: somebody on that way is gone.
+        """
         began = time.monotonic_ns()
         copied = snapshot(self.model)
         if weights == "ema":
             copied = self._optimizer.averaged(copied)
-        return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), copied
+        told = self._ways[via].send(copied, self.version)
+        return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), told
 
     def train(self, tickets: Sequence[int], step: int, of_all: int | None = None) -> TrainReceipt:
         """Do training step ``step`` (from 0) on these units; the version goes up by one.
@@ -126,15 +151,15 @@ class TrainerActor:
                     empty,
                 )
             self._was_empty = empty > 0
-            of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
-            ranks.add_up([of_all])
+            lag_sums = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
+            ranks.add_up([lag_sums])
             oldest = ranks.largest(float(lag.max()) if len(lag) else 0.0)
             lag_counts = torch.bincount(lag.clamp(min=0), minlength=int(oldest) + 1).double()
             ranks.add_up([lag_counts])
             lags = tuple(map(int, lag_counts.tolist()))
             metrics["train/staleness_max"] = oldest
-            metrics["train/staleness_mean"] = float(of_all[0] / of_all[1])
-            metrics["train/samples"] = float(of_all[1])
+            metrics["train/staleness_mean"] = float(lag_sums[0] / lag_sums[1])
+            metrics["train/samples"] = float(lag_sums[1])
             metrics["train/learning_rate"] = self._optimizer.learning_rate
         self.version += 1
         return TrainReceipt(

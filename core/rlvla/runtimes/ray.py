@@ -26,6 +26,8 @@ try:
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
 
+_ray: Any = ray
+"""Without its types, which it has in part."""
 _SHARE = 0.05
 """Of a GPU, that a worker asks for: the whole of it is reserved, and its workers share it as the placement says."""
 _RESERVE_S = 30.0
@@ -110,9 +112,7 @@ class _Host:
 class _Place:
     """The Ray worker that some actors live in, or the one after it."""
 
-    def __init__(
-        self, makers: Mapping[str, Callable[[], Any]], replaceable: bool, where: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, makers: Mapping[str, Callable[[], Any]], replaceable: bool, where: Mapping[str, Any]) -> None:
         self._makers = dict(makers)
         self._replaceable = replaceable
         self._where = dict(where)
@@ -205,7 +205,7 @@ class RayRuntime:
         if self._started:
             _connect()
         joined = bool(os.environ.get("RAY_ADDRESS"))
-        self.address = ray.util.get_node_ip_address() if joined else "127.0.0.1"
+        self.address = str(_ray.util.get_node_ip_address()) if joined else "127.0.0.1"
         if gpus:
             try:
                 self._group = _reserved(devices)
@@ -268,7 +268,7 @@ def _reserved(devices: int) -> Any:
     Raises:
         ConfigError: there are not so many, or others hold them.
     """
-    there = ray.cluster_resources()
+    there = _ray.cluster_resources()
     needs = f"run.devices: needs {devices} GPUs and as many cores"
     if there.get("GPU", 0) < devices or there.get("CPU", 0) < devices:
         raise ConfigError(
@@ -277,7 +277,7 @@ def _reserved(devices: int) -> Any:
         )
     group = ray.util.placement_group([{"GPU": 1, "CPU": 1}] * devices, strategy="PACK")
     if not group.wait(timeout_seconds=_RESERVE_S):
-        free = ray.available_resources()
+        free = _ray.available_resources()
         ray.util.remove_placement_group(group)
         raise ConfigError(
             f"{needs}; {free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} cores are free: others hold the rest (ray status)"
