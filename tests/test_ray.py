@@ -1,7 +1,10 @@
 """The Ray runtime: the same bits as the local one, receipts alone in the controller, faults as everywhere."""
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -12,8 +15,9 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
 
 import rlvla
-from rlvla import checkpoint, state_files
-from rlvla.errors import SimulatorError, WorkerDied
+from rlvla import checkpoint, configs, state_files, versions
+from rlvla.errors import ConfigError, SimulatorError, WorkerDied
+from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
 from rlvla.tracing import read
@@ -275,6 +279,31 @@ def test_weights_are_broadcast_and_go_through_the_store_once_a_generator_died(tm
     assert sum(one["workers/restarts"] for one in killer.metrics) == 1
     assert killer.metrics[-1]["train/staleness_max"] <= 1
     assert "no way to receive weights by broadcast; from now on weights go through the object store" in caplog.text
+
+
+@pytest.mark.e2e
+def test_a_ray_of_our_own_takes_nobody_without_its_secret(ray):
+    """Ray listens on every interface; whoever may call it may run code."""
+    import ray as library
+
+    place = library.get_runtime_context().gcs_address
+    code = f"import ray; ray.init(address={place!r}, logging_level='error'); print('in')"
+    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    ended = subprocess.run([sys.executable, "-c", code], env=stranger, capture_output=True, text=True, timeout=100)
+    assert ended.returncode != 0
+    assert "in" not in ended.stdout.split()
+    assert "Failed to connect to Ray cluster" in ended.stderr
+
+
+def test_a_machine_without_a_package_is_named(ray):
+    """The function that looks travels by value: it needs nothing there."""
+    import ray as library
+
+    here = versions.everywhere(configs.read({"sim": "fake", "model": "fake", "algo": "ppo", "scheduler": "sync"}))
+    assert {"python", "rlvla", "torch", "rlvla-algo-ppo"} <= set(here)
+    cluster.check_nodes(library, here)
+    with pytest.raises(ConfigError, match=r"node \S+: rlvla-sim-moon is not installed, wanted 0\.1\.0: pip install"):
+        cluster.check_nodes(library, {**here, "rlvla-sim-moon": "0.1.0"})
 
 
 def test_actors_elsewhere_time_themselves_on_the_same_clock(tmp_path, ray):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from rlvla import checkpoint, placement
 from rlvla.actors import making
-from rlvla.checks import Specs, on_gpus
+from rlvla.checks import Specs
 from rlvla.configs import EvalConfig, RunConfig, write_file
 from rlvla.devices import usable_cores
 from rlvla.errors import RlvlaError, StallError, WorkerDied
@@ -60,7 +60,7 @@ class Engine:
         self.directory = directory
         self._hooks = hooks
         self._slots: list[Slot] = []
-        self._runtime = runtime_of(config.run.runtime, specs.placement.devices, on_gpus(config))
+        self._runtime = runtime_of(config, specs)
         self._learner = making.Learner(config, specs)
         self.generators, self.trainer = self._start_learners()
         self._second_generator: Handle | None = None

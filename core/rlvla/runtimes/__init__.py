@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from rlvla import versions
+from rlvla.checks import Specs, on_gpus
+from rlvla.configs import RunConfig
+
 
 class Handle(Protocol):
     """An actor somewhere."""
@@ -62,12 +66,18 @@ class Runtime(Protocol):
         """End what the runtime started; its actors are closed before."""
 
 
-def runtime_of(name: str, devices: int, gpus: bool) -> Runtime:
-    """Return the runtime that ``run.runtime`` names, with so many devices."""
-    if name == "ray":
+def runtime_of(config: RunConfig, specs: Specs) -> Runtime:
+    """Return the runtime that ``run.runtime`` names, for a run.
+
+    Raises:
+        ConfigError: Ray, or its cluster, cannot take the run.
+    """
+    if config.run.runtime == "ray":
+        from rlvla.runtimes import cluster
         from rlvla.runtimes.ray import RayRuntime
 
-        return RayRuntime(devices, gpus)
+        wanted = versions.everywhere(config)
+        return RayRuntime(specs.placement.devices, on_gpus(config), wanted, cluster.played_bytes(specs))
     from rlvla.runtimes.local import LocalRuntime
 
     return LocalRuntime()

@@ -1,14 +1,17 @@
 """The Ray runtime: actors are in Ray worker processes; payloads stay in the object store, receipts come here.
 
-It joins the cluster that RAY_ADDRESS names, or a Ray that runs in this process already, or else starts one that listens on
-the loopback interface alone and ends with the run.
+It joins the cluster that RAY_ADDRESS names, or a Ray that runs in this process already, or else starts one that ends with
+the run. Ray listens on every interface whatever it is told, so that one takes nobody without a secret of this process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
+import secrets
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +19,12 @@ from typing import Any
 
 from rlvla.devices import usable_cores
 from rlvla.errors import ConfigError, WorkerDied
-from rlvla.runtimes import Handle
+from rlvla.runtimes import Handle, cluster
 from rlvla.runtimes.local import parts_of
 
+if cluster.address() is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+    # It reads this once, when it is imported.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 try:
     import ray
     from ray.exceptions import RayActorError, RayTaskError
@@ -26,6 +32,7 @@ try:
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
 
+log = logging.getLogger(__name__)
 _ray: Any = ray
 """Without its types, which it has in part."""
 _SHARE = 0.05
@@ -195,23 +202,29 @@ class RayRuntime:
     Args:
         devices: that the run uses.
         gpus: they are GPUs: each is reserved, with the workers that use it.
+        packages: package to version that every machine of a cluster must have.
+        played: most bytes of pictures that wait in the object store.
     """
 
-    def __init__(self, devices: int = 1, gpus: bool = False) -> None:
+    def __init__(
+        self, devices: int = 1, gpus: bool = False, packages: Mapping[str, str] | None = None, played: int = 0
+    ) -> None:
         self._places: list[_Place] = []
         self._devices = devices
         self._group: Any = None
         self._started = not ray.is_initialized()
         if self._started:
-            _connect()
-        joined = bool(os.environ.get("RAY_ADDRESS"))
+            _connect(played)
+        joined = cluster.address() is not None
         self.address = str(_ray.util.get_node_ip_address()) if joined else "127.0.0.1"
-        if gpus:
-            try:
+        try:
+            if joined and packages:
+                cluster.check_nodes(ray, packages)
+            if gpus:
                 self._group = _reserved(devices)
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            self.close()
+            raise
 
     def start(
         self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False, device: int = 0
@@ -242,15 +255,16 @@ class RayRuntime:
             ray.shutdown()
 
 
-def _connect() -> None:
+def _connect(played: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one for this run alone.
 
     Raises:
-        ConfigError: of another version of Ray or Python, or nobody there.
+        ConfigError: of another version of Ray or Python, nobody there, or too little shared memory.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-    if address := os.environ.get("RAY_ADDRESS"):
+    if (address := cluster.address()) is not None:
+        cluster.reach(address)
         try:
             ray.init(**quiet)
         except (RuntimeError, ConnectionError) as error:
@@ -259,7 +273,16 @@ def _connect() -> None:
                 "machine (ray status), the same Python, and an address that this machine reaches"
             ) from error
     else:
-        ray.init(num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            log.warning(
+                "Ray listens on every interface and takes anybody: RAY_AUTH_MODE is not 'token'; mind the firewall"
+            )
+        ray.init(
+            num_cpus=usable_cores(),
+            object_store_memory=cluster.store_bytes(played),
+            include_dashboard=False,
+            **quiet,
+        )
 
 
 def _reserved(devices: int) -> Any:
