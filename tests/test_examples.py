@@ -22,6 +22,13 @@ def benchmark():
     return module
 
 
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """A machine of 8 GPUs, in a cluster where a recipe is for one."""
+    monkeypatch.setattr("rlvla.checks.visible_gpus", lambda: 8)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+
+
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
 def test_a_recipe_fits_together(file):
     config = configs.read(configs.read_file(file))
