@@ -1,7 +1,7 @@
 """OpenVLA on ManiSkill's 25 pick-and-place tasks with PPO, hybrid, on 8 GPUs: simulators on four, generators on four, training on all.
 
-RLinf's 128 environments, in batches on the GPUs of the simulators where PhysX has its GPU library, else on cores. In each of two stages simulators and generators work in turn; see
-``openvla-oft_maniskill_ppo_hybrid_cuda.py`` for one GPU.
+RLinf's 128 environments, in batches on the simulators' GPUs where PhysX finds its library for them, else on cores. In each of two
+stages simulators and generators work in turn. For one GPU: ``openvla-oft_maniskill_ppo_hybrid_cuda.py``.
 """
 
 import runpy

@@ -255,7 +255,7 @@ def test_a_checkpoint_of_one_goes_on_at_two_and_a_dead_rank_is_named(tmp_path, r
         run.train()
 
 
-@pytest.mark.parametrize("scheduler", ["async-rollout", "hybrid"])
+@pytest.mark.parametrize("scheduler", ["hybrid", pytest.param("async-rollout", marks=pytest.mark.e2e)])
 def test_schedulers_drive_several_of_everything(tmp_path, ray, scheduler):
     """With 2 hosts of 3 slots, 2 generators, 2 ranks: nothing divides anything."""
     heard = Recorder()

@@ -133,7 +133,7 @@ class Assembly:
         """Gather and forget the units of a training step, in the order given.
 
         Args:
-            tickets: of the units; none: no trajectory and no sample, in the shapes of what was recorded first.
+            tickets: of the units; none: no sample, and one trajectory of which no chunk exists.
             final_values: keep the observations behind cut episodes and windows.
             terminated_too: and behind episodes that ended by themselves.
         """
@@ -141,7 +141,7 @@ class Assembly:
         trajectories = [unit[member] for unit in units for member in sorted(unit)]
         place = {id(one): number for number, one in enumerate(trajectories)}
         length = max((len(one.chunks) for one in trajectories), default=1)
-        exists = torch.zeros(len(trajectories), length, dtype=torch.bool)
+        exists = torch.zeros(max(1, len(trajectories)), length, dtype=torch.bool)
         for number, one in enumerate(trajectories):
             exists[number, : len(one.chunks)] = True
         sample_UT = torch.cumsum(exists.flatten(), 0).reshape(exists.shape) - 1
@@ -205,7 +205,7 @@ class _Gather:
             value=_padded(exists, first.action.value),
             final_value=torch.zeros(exists.shape),
             version=torch.zeros(exists.shape, dtype=torch.int64),
-            group=torch.tensor([one.ticket for one in trajectories])[:, None].expand(exists.shape).contiguous(),
+            group=torch.tensor([one.ticket for one in trajectories] or [-1])[:, None].expand(exists.shape).contiguous(),
             batch_size=exists.shape,
         )
         finals: list[tuple[ObservationBatch, Tensor, Tensor]] = []

@@ -136,7 +136,7 @@ class TrainerActor:
                 data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
             else:
                 data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
-            if spec.unit == "group":
+            if spec.unit == "group" and tickets:
                 check_groups(data)
             self._fill(data)
             batch = self.algorithm.prepare(data.trajectories)
@@ -198,8 +198,9 @@ class TrainerActor:
         if spec.values:
             finals = data.final_observations
             parts = finals.split(_FORWARD_BATCH) if finals is not None else ()
+            missing = self._missing(len(parts))
             values = [self._values(part) for part in parts]
-            for _ in range(self._missing(len(parts))):
+            for _ in range(missing):
                 self._values(self._spare(data)[0])
             if values:
                 trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
@@ -210,7 +211,10 @@ class TrainerActor:
                 trajectories.reference_logp = self._logp(self._reference or self.model, data)
 
     def _missing(self, passes: int) -> int:
-        """Return how many more passes through the model another rank makes, where all have to make as many."""
+        """Return how many more passes through the model another rank makes, where all have to make as many.
+
+        To be asked before the first of them, since they are collectives too.
+        """
         return int(ranks.largest(passes)) - passes if self._cut else 0
 
     def _spare(self, data: Assembled) -> tuple[ObservationBatch, TensorDict]:
@@ -246,8 +250,9 @@ class TrainerActor:
         filled = data.trajectories.logp.clone()
         wanted = exists if only is None else only
         samples = wanted[exists].nonzero().squeeze(1).split(_FORWARD_BATCH)
+        missing = self._missing(len(samples))
         logp = [self._evaluate(model, data.observations[part], data.replay[part]).logp.cpu() for part in samples]
-        for _ in range(self._missing(len(samples))):
+        for _ in range(missing):
             self._evaluate(model, *self._spare(data))
         if logp:
             filled[wanted] = torch.cat(logp).to(filled.dtype)
@@ -278,6 +283,7 @@ class TrainerActor:
         entries = (valid_SH1.sum() * data.trajectories.logp.shape[-1]).double()
         ranks.add_up([entries])
         parts = list(self._micro_batches(data, torch.arange(len(valid_SH1))))
+        missing = self._missing(len(parts))
         for part in parts:
             evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
             logp_SHK = evaluation.logp.float()
@@ -287,7 +293,7 @@ class TrainerActor:
             loss.metrics["imitation_nll"] = (total.detach(), mask_SHK.sum())
             self._backward(loss.total, evaluation)
             sums.count(loss)
-        self._accompany(data, len(parts))
+        self._accompany(data, missing)
 
     # ---- passes -------------------------------------------------------------------------------------------------
 
@@ -325,6 +331,7 @@ class TrainerActor:
         denominators = {name: one.to(self._device) for name, one in self.algorithm.denominators(batch[chosen]).items()}
         ranks.add_up(denominators[name] for name in sorted(denominators))
         parts = list(self._micro_batches(data, chosen))
+        missing = self._missing(len(parts))
         for part in parts:
             evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
             loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
@@ -332,7 +339,7 @@ class TrainerActor:
             sums.count(loss)
             if key[1:] == (0, 0) and self.algorithm.spec.unit != "demonstration":
                 self._compare(data, part, evaluation.logp, sums)
-        self._accompany(data, len(parts))
+        self._accompany(data, missing)
         self._imitate(key, sums)
         norm = self._optimizer.update()
         if math.isnan(norm):
@@ -349,9 +356,9 @@ class TrainerActor:
         if isinstance(total, Tensor):
             total.backward()
 
-    def _accompany(self, data: Assembled, parts: int) -> None:
-        """Take part in the passes that other ranks make beyond this one's ``parts``, where parameters are cut."""
-        for _ in range(self._missing(parts)):
+    def _accompany(self, data: Assembled, passes: int) -> None:
+        """Take part in passes that other ranks make and this one has no samples for."""
+        for _ in range(passes):
             self._backward(0.0, self._evaluate(self.model, *self._spare(data)))
 
     @torch.no_grad()
