@@ -14,6 +14,7 @@ from rlvla.model import Model
 from rlvla.noise import Noise
 from rlvla.receipts import CallReceipt, GenerateReceipt
 from rlvla.transport import Broadcast, Notice, Reference, Shelf, WeightTransport
+from rlvla.turns import computing
 from rlvla.weights import Weights, copy_into, products_in
 
 
@@ -94,7 +95,7 @@ class GeneratorActor:
         return receipt, *action.split([len(some) for some in rows])
 
     def _choose(self, observation: ObservationBatch, key_n: Tensor, greedy: bool) -> Action:
-        with torch.no_grad(), products_in(self._precision, self._device):
+        with computing(), torch.no_grad(), products_in(self._precision, self._device):
             inputs = self.model.preprocess(observation)
             return self.model.act(inputs, Noise(key_n.to(self._device)), greedy=greedy).cpu()
 
@@ -125,4 +126,5 @@ class GeneratorActor:
             assert version >= self.version, "published version went backwards"
             copy_into(self.model, weights)
             self.version, self._staged = version, None
-            self.model.weights_changed(version)
+            with computing():
+                self.model.weights_changed(version)

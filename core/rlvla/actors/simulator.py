@@ -175,11 +175,15 @@ class SimulatorActor:
             self._episodes[row] = _Episode(int(steps), float(episode_return), bool(success))
         return None, self._show(rows, self._runner.set_state(rows, of_simulator))
 
-    def replace(self) -> None:
+    def restart(self) -> None:
         """Start the simulator again after its process died; all its episodes are gone."""
         self._runner.kill()
         self._runner.close()
         self._runner = self._start()
+
+    def replace(self) -> None:
+        """Start the simulator again, and wait until it stands."""
+        self.restart()
         self._runner.wait_ready()
 
     def kill(self) -> None:

@@ -30,6 +30,7 @@ from rlvla.optimizer import Optimizer
 from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
 from rlvla.transport import Broadcast, Notice, Reference, Shelf, Store, WeightTransport
+from rlvla.turns import computing
 from rlvla.weights import Weights, products_in, snapshot
 
 log = logging.getLogger(__name__)
@@ -183,8 +184,9 @@ class TrainerActor:
         observation, replay = observation[repeated], action.replay[repeated]
         for _ in range(2):  # the first pass of anything is slow
             began = time.perf_counter()
-            evaluation = self._evaluate(self.model, observation, replay)
-            (evaluation.logp.mean() + evaluation.value.sum()).backward()
+            with computing():
+                evaluation = self._evaluate(self.model, observation, replay)
+                (evaluation.logp.mean() + evaluation.value.sum()).backward()
             seconds = time.perf_counter() - began
         self._optimizer.zero()
         return seconds / len(observation)
@@ -224,7 +226,7 @@ class TrainerActor:
         return self._assembly.spare()
 
     def _values(self, observations: ObservationBatch) -> Tensor:
-        with products_in(self.config.precision, self._device):
+        with computing(), products_in(self.config.precision, self._device):
             return self.model.value(self.model.preprocess(observations))[:, 0]
 
     def _fill_proximal(self, data: Assembled) -> None:
@@ -259,7 +261,7 @@ class TrainerActor:
         return filled
 
     def _evaluate(self, model: Model, observations: ObservationBatch, replay: TensorDict) -> Any:
-        with products_in(self.config.precision, self._device):
+        with computing(), products_in(self.config.precision, self._device):
             with torch.no_grad():
                 inputs = model.preprocess(observations)
             return model.evaluate(inputs, replay.to(self._device))
@@ -285,13 +287,14 @@ class TrainerActor:
         parts = list(self._micro_batches(data, torch.arange(len(valid_SH1))))
         missing = self._missing(len(parts))
         for part in parts:
-            evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
-            logp_SHK = evaluation.logp.float()
-            mask_SHK = valid_SH1[part].expand(logp_SHK.shape)
-            total = torch.where(mask_SHK, -logp_SHK, 0.0).double().sum()
-            loss = Loss((config.imitation_weight * total / entries.clamp(min=1.0)).float())
-            loss.metrics["imitation_nll"] = (total.detach(), mask_SHK.sum())
-            self._backward(loss.total, evaluation)
+            with computing():
+                evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
+                logp_SHK = evaluation.logp.float()
+                mask_SHK = valid_SH1[part].expand(logp_SHK.shape)
+                total = torch.where(mask_SHK, -logp_SHK, 0.0).double().sum()
+                loss = Loss((config.imitation_weight * total / entries.clamp(min=1.0)).float())
+                loss.metrics["imitation_nll"] = (total.detach(), mask_SHK.sum())
+                self._backward(loss.total, evaluation)
             sums.count(loss)
         self._accompany(data, missing)
 
@@ -333,9 +336,10 @@ class TrainerActor:
         parts = list(self._micro_batches(data, chosen))
         missing = self._missing(len(parts))
         for part in parts:
-            evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
-            loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
-            self._backward(loss.total, evaluation)
+            with computing():
+                evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
+                loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
+                self._backward(loss.total, evaluation)
             sums.count(loss)
             if key[1:] == (0, 0) and self.algorithm.spec.unit != "demonstration":
                 self._compare(data, part, evaluation.logp, sums)
@@ -359,7 +363,8 @@ class TrainerActor:
     def _accompany(self, data: Assembled, passes: int) -> None:
         """Take part in passes that other ranks make and this one has no samples for."""
         for _ in range(passes):
-            self._backward(0.0, self._evaluate(self.model, *self._spare(data)))
+            with computing():
+                self._backward(0.0, self._evaluate(self.model, *self._spare(data)))
 
     @torch.no_grad()
     def _compare(self, data: Assembled, part: Tensor, logp: Tensor, sums: Sums) -> None:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlvla import turns
+
 Run = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes a kernel of an element-wise function, or leaves it as it is."""
 
@@ -24,17 +26,34 @@ Run = Callable[[Callable[..., Any]], Callable[..., Any]]
 def fused(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function compiled for any number of rows; other sizes are constants of its kernels.
 
-    With those variable too, kernels spent most of their time on dividing indices by them (one H200).
+    With those variable too, kernels spent most of their time on dividing indices by them (one H200). Where arguments are
+    such that it has to be compiled, that is done while no other thread computes (``rlvla.turns``).
     """
     compiled = torch.compile(function, dynamic=False)
+    known: set[object] = set()
 
     def call(*arguments: Any) -> Any:
         for one in arguments:
             if isinstance(one, Tensor) and one.ndim > 1:
                 torch._dynamo.maybe_mark_dynamic(one, 0)
-        return compiled(*arguments)
+        kind = (torch.is_grad_enabled(), *map(_kind, arguments))
+        if kind in known:
+            return compiled(*arguments)
+        with turns.alone():
+            result = compiled(*arguments)
+        known.add(kind)
+        return result
 
     return call
+
+
+def _kind(argument: Any) -> object:
+    """Return what compiled code depends on: all but a number of rows above one."""
+    if not isinstance(argument, Tensor):
+        return argument
+    rows = min(argument.shape[0], 2) if argument.ndim > 1 else None
+    sizes = argument.shape[1:] if argument.ndim > 1 else argument.shape
+    return rows, sizes, argument.stride(), argument.dtype, argument.device, argument.requires_grad
 
 
 def rms_norm(x_RD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
