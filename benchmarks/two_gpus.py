@@ -15,8 +15,7 @@ process on each, gradients added up), ``fsdp`` (the same, parameters and optimiz
 the first, the trainer on the second, weights broadcast by NCCL), ``hybrid`` (rendering on the first, generator on the second, the
 trainer on both).
 
-Rates are useful env steps over seconds, over the steps that count: not the first two, which compile and fill pipes, nor
-full-async's last one, beside which nothing is played. ``scaling`` is a cell's rate over ``one``'s. ``publication_share`` is what new
+Rates and steps that count are those of ``scheduler_runs``. ``scaling`` is a cell's rate over ``one``'s. ``publication_share`` is what new
 weights take from whoever waits for them most: the larger of the trainer's copying and the slowest generator's taking over, as a
 share of all seconds that count. Each cell runs in a process of its own; an existing result of another cell stays.
 """
@@ -35,6 +34,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import scheduler_runs
+
 RECIPE = Path(__file__).parent.parent / "examples" / "gr00t_libero_ppo_full-async_cuda.py"
 CELLS: dict[str, dict[str, Any]] = {
     "one-local": {"run": {"runtime": "local"}},
@@ -44,9 +45,6 @@ CELLS: dict[str, dict[str, Any]] = {
     "disaggregated": {"run": {"devices": 2, "placement": "disaggregated", "transport": "broadcast"}},
     "hybrid": {"run": {"devices": 2, "placement": "hybrid"}, "scheduler": {"use": "hybrid"}},
 }
-KEYS = ("time/", "memory/", "rollout/generator_batch", "train/generator_gap", "train/staleness", "train/samples")
-WARM = 2
-_BOUNDS = ("device_bound", "schedule_bound")
 
 
 def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -102,30 +100,12 @@ def train(name: str, options: argparse.Namespace) -> None:
 
 
 def summary(name: str, folder: Path) -> dict[str, Any]:
-    """Return what the steps that count were."""
-    file = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] if file.is_file() else []
-    lines = [line for line in lines if "env_steps" in line and "step" in line]
-    found: dict[str, Any] = {"cell": name, "steps": len(lines)}
-    found["env_steps_per_second_by_step"] = [round(line["env_steps_per_second"], 1) for line in lines]
-    counted = lines[WARM : None if name == "hybrid" else -1]
-    if not counted:
-        return {**found, "failed": "no step to count"}
-    found["counted_steps"] = [line["step"] for line in counted]
-    seconds = sum(line["time/step_s"] for line in counted)
-    useful = [line["env_steps_per_second"] * line["time/step_s"] for line in counted]
-    found["env_steps_per_second"] = sum(useful) / seconds
-    for bound in _BOUNDS:
-        rates = [line[f"env_steps_per_second_{bound}"] for line in counted]
-        least = [steps / rate if rate else 0.0 for steps, rate in zip(useful, rates, strict=True)]
-        found[f"env_steps_per_second_{bound}"] = sum(useful) / sum(least) if any(least) else 0.0
-    if found["env_steps_per_second_schedule_bound"]:
-        found["overlap_efficiency"] = found["env_steps_per_second"] / found["env_steps_per_second_schedule_bound"]
-    found |= publications(folder, seconds * 1e9, counted[0]["step"] - 1, counted[-1]["step"])
-    for key in counted[-1]:
-        values = [line[key] for line in counted if isinstance(line.get(key), (int, float))]
-        if key.startswith(KEYS) and values and key not in found and "_run" not in key and "/run_" not in key:
-            found[key] = sum(values) / len(values)
+    """Return what the steps that count were, and what publications took in them."""
+    scheduler = CELLS[name].get("scheduler", {"use": "full-async"})["use"]
+    found = {**scheduler_runs.summary(scheduler, folder / "metrics.jsonl"), "scheduler": name}
+    if "counted_steps" in found:
+        steps = found["counted_steps"]
+        found |= publications(folder, len(steps) * found["time/step_s"] * 1e9, steps[0] - 1, steps[-1])
     return found
 
 
@@ -146,32 +126,17 @@ def publications(folder: Path, nanoseconds: float, first: int, last: int) -> dic
 
 def scaling(runs: list[dict[str, Any]]) -> None:
     """Add each cell's rate over that of one GPU."""
-    one = next((row.get("env_steps_per_second") for row in runs if row["cell"] == "one"), None)
+    one = next((row.get("env_steps_per_second") for row in runs if row["scheduler"] == "one"), None)
     for row in runs:
         if one and "env_steps_per_second" in row:
             row["scaling"] = row["env_steps_per_second"] / one
-
-
-def markdown(found: dict[str, Any]) -> str:
-    """Return a table, one column a cell."""
-    rows = found["runs"]
-    names = list(dict.fromkeys(key for row in rows for key in row if key != "cell"))
-    lines = [f"# GR00T N1.5 with PPO on two GPUs: {found['machine']}, {found['date']}", ""]
-    lines += [found["note"], ""] if "note" in found else []
-    lines += ["| | " + " | ".join(row["cell"] for row in rows) + " |", "|" + " --- |" * (len(rows) + 1)]
-    for key in names:
-        cells = [
-            f"{row[key]:.4g}" if isinstance(row.get(key), (int, float)) else str(row.get(key, "-")) for row in rows
-        ]
-        lines.append(f"| {key} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Run each cell in a process of its own, and write what they say after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for two_gpus.json and .md")
-    parser.add_argument("--machine", default="", help="what the result says it was measured on")
+    parser.add_argument("--machine", default="this machine", help="what the result says it was measured on")
     parser.add_argument("--cells", nargs="+", choices=list(CELLS), default=list(CELLS))
     parser.add_argument("--steps", type=int, default=8, help="training steps")
     parser.add_argument("--limit", type=float, default=None, help="seconds of a cell, after which it is ended")
@@ -188,8 +153,9 @@ def main() -> None:
         return
     place = options.out / "two_gpus.json"
     before = json.loads(place.read_text())["runs"] if place.is_file() else []
-    found: dict[str, Any] = {"machine": options.machine or "this machine", "date": time.strftime("%Y-%m-%d")}
-    found["runs"] = [row for row in before if row["cell"] not in options.cells]
+    found: dict[str, Any] = {"title": "GR00T N1.5 with PPO, one run on two GPUs,", "machine": options.machine}
+    found["date"] = time.strftime("%Y-%m-%d")
+    found["runs"] = [row for row in before if row["scheduler"] not in options.cells]
     failed = False
     for name in options.cells:
         folder = options.out / "runs" / name
@@ -205,11 +171,11 @@ def main() -> None:
             result["ended_by"] = f"exit code {child.returncode}"
         shutil.rmtree(options.out / "runs", ignore_errors=True)
         failed |= "failed" in result
-        found["runs"] = sorted([*found["runs"], result], key=lambda row: list(CELLS).index(row["cell"]))
+        found["runs"] = sorted([*found["runs"], result], key=lambda row: list(CELLS).index(row["scheduler"]))
         scaling(found["runs"])
         place.write_text(json.dumps(found, indent=1))
-        place.with_suffix(".md").write_text(markdown(found))
-    print(markdown(found))
+        place.with_suffix(".md").write_text(scheduler_runs.markdown(found))
+    print(scheduler_runs.markdown(found))
     if failed:
         raise SystemExit(1)
 
