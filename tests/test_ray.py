@@ -1,11 +1,15 @@
 """The Ray runtime: the same bits as the local one, receipts alone in the controller, faults as everywhere."""
 
+import asyncio
+import contextlib
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
+import uuid
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
 
 import rlvla
-from rlvla import checkpoint, configs, state_files, versions
+from rlvla import checkpoint, configs, state_files, trainers, versions
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
 from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
@@ -253,6 +257,102 @@ def test_a_checkpoint_of_one_goes_on_at_two_and_a_dead_rank_is_named(tmp_path, r
         tmp_path / "run", {"run": {"runtime": "local", "devices": 1, "placement": None, "steps": 4}}
     ) as run:
         run.train()
+
+
+def test_calls_keep_their_order_and_hold_up_nobody(ray):
+    """Ray delivers them in any order; while one actor works, another one's calls and a ping are answered."""
+    from rlvla.runtimes.ray import _Host
+
+    class Notes:
+        def __init__(self):
+            self.heard = []
+
+        def note(self, number, seconds=0.0):
+            time.sleep(seconds)
+            self.heard.append(number)
+
+        def all(self):
+            return self.heard
+
+    async def calls():
+        host = _Host({"one": Notes, "other": Notes})
+        late = [asyncio.create_task(host.send("one", number, "note", number)) for number in range(50, 0, -1)]
+        await asyncio.sleep(0.05)
+        assert await host.ping() == os.getpid(), "a call before its turn is in the way"
+        late.append(asyncio.create_task(host.send("one", 0, "note", 0, 0.5)))
+        began = time.monotonic()
+        assert await host.call("other", 0, "all", 0) == []
+        assert time.monotonic() - began < 0.4, "it waited for the other actor"
+        assert await host.call("one", 51, "all", 0) == list(range(51))
+        await asyncio.gather(*late)
+
+    asyncio.run(calls())
+
+
+@pytest.mark.e2e
+def test_a_rank_that_hangs_is_named(tmp_path, ray, monkeypatch):
+    """The other one waits for it in a collective, where nobody hears anything."""
+    import ray as library
+
+    monkeypatch.setattr(trainers, "BEAT_S", 1.0)
+    monkeypatch.setattr(trainers, "SILENT_S", 3.0)
+
+    class Stopper(Killer):
+        @rlvla.hookimpl
+        def on_step(self, step):
+            if step == 1:
+                self.killed = time.monotonic()
+                os.kill(library.get(self.whose(self.run._engine)._place.host.ping.remote()), signal.SIGSTOP)
+
+    stopper = Stopper(lambda engine: engine.trainer.ranks[1])
+    more = {"devices": 2, "placement": SHARED}
+    with (
+        build(tmp_path, "run", "ray", WHOLE, listeners=[stopper], **more) as run,
+        pytest.raises(WorkerDied, match=r"trainer-1: its process has not answered for 3 s in '\w+'; the other"),
+    ):
+        stopper.train(run)
+    assert time.monotonic() - stopper.killed < 30
+
+
+SCRIPT = """
+import rlvla
+algo = {"use": "ppo", "window": 3, "windows_per_step": 5, "minibatch_size": None}
+options = {"runtime": "ray", "devices": 2, "device": "cpu", "steps": 100000, "directory": %r, "name": "run", "threads": 1}
+options |= {"without": ["display", "tensorboard", "report"], "save_every": 1, "slots": 2}
+with rlvla.build(sim={"use": "fake", "num_envs": 5}, model="fake", algo=algo, scheduler="full-async", run=options) as run:
+    run.train()
+"""
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that a marked one left behind, whatever became of their parents."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+    return found
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path, how):
+    """#87: neither workers nor Ray; and it saved."""
+    mark = f"RLVLA_TEST_MARK_{uuid.uuid4().hex}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {mark: "1"}
+    with subprocess.Popen([sys.executable, "-c", SCRIPT % str(tmp_path)], env=environment) as child:
+        deadline = time.monotonic() + 120
+        while len(checkpoint.steps(tmp_path / "run")) < 2:
+            assert time.monotonic() < deadline
+            assert child.poll() is None
+            time.sleep(0.2)
+        assert len(marked(mark)) > 6, "the driver, Ray and its workers"
+        child.send_signal(how)
+        child.wait(90)
+    while left_over := marked(mark):
+        assert time.monotonic() < deadline + 60, f"left: {left_over}"
+        time.sleep(0.5)
+    assert checkpoint.read_state(checkpoint.find(tmp_path / "run"))["graph"]["steps_done"] >= 2
 
 
 @pytest.mark.parametrize("scheduler", ["hybrid", pytest.param("async-rollout", marks=pytest.mark.e2e)])

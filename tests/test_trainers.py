@@ -84,8 +84,8 @@ def test_all_ranks_are_asked_where_one_cannot_answer_for_all(cut, asked):
     assert all(rank.calls for rank in ranks), "each process needs its own copy"
 
 
-def failing(*ranks):
-    group = TrainerGroup(ranks, cut=False)
+def failing(*ranks, group=None):
+    group = group or TrainerGroup(ranks, cut=False)
     began = time.monotonic()
     try:
         asyncio.run(group.call("train", [0, 1], 0))
@@ -106,8 +106,14 @@ def test_a_dead_rank_is_named_not_those_that_lost_it():
     assert "close" not in group.ranks[0].calls, "it would wait for a rank that never ends"
 
 
-def test_a_rank_that_does_not_answer_is_named():
-    _, error = failing(Rank(0, 60.0), Rank(1, 60.0, alive=False))
+def test_a_rank_that_does_not_answer_is_named_once_it_has_been_there():
+    """Silence while processes start says nothing."""
+    ranks = Rank(0, 0.5), Rank(1, 0.5, alive=False)
+    group = TrainerGroup(ranks, cut=False)
+    asyncio.run(group.call("describe"))
+    for rank in ranks:
+        rank.does = 60.0
+    _, error = failing(*ranks, group=group)
     assert isinstance(error, WorkerDied)
     assert str(error).startswith("trainer-1: its process has not answered for 0.1 s in 'train'")
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from rlvla import checkpoint, placement
 from rlvla.actors import making
-from rlvla.checks import Specs
+from rlvla.checks import Specs, on_gpus
 from rlvla.configs import EvalConfig, RunConfig, write_file
 from rlvla.devices import usable_cores
 from rlvla.errors import RlvlaError, StallError, WorkerDied
@@ -171,7 +171,8 @@ class Engine:
 
     def _timekeeper(self) -> Timekeeper:
         config = self.config
-        device = self.device = str(making.device_of(config.run.device))
+        elsewhere = config.run.runtime == "ray" and on_gpus(config)  # this process may have no GPU
+        device = self.device = "cuda" if elsewhere else str(making.device_of(config.run.device))
         return Timekeeper(
             self.specs.scheduler,
             SpanFile(self.directory, round(1e6 * config.run.timeline_mb)),

@@ -46,7 +46,7 @@ class Rank:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         if device.type == "cuda":
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast needs a fabric manager that many hosts lack
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(device.index or 0)
         store = TCPStore(address, port, is_master=False, timeout=timedelta(minutes=2))
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.number, world_size=self.world, timeout=_LONGEST)

@@ -40,6 +40,8 @@ class TrainerGroup:
         self.ranks = list(ranks)
         self._everyone = (*_EVERYONE, "publish", "save", "trial") if cut else _EVERYONE
         self._broken: WorkerDied | None = None
+        self._met = False
+        """All have answered once: before, their processes start and import, and nobody can tell that from silence."""
         self._shown = [False] * len(self.ranks)
         """Which ranks have something to evaluate where they have no unit of a step."""
 
@@ -69,6 +71,7 @@ class TrainerGroup:
         ]
         try:
             await self._ended(tasks, method)
+            self._met = self._met or len(tasks) == len(self.ranks)
             return [task.result() for task in tasks]
         finally:
             for task in tasks:
@@ -88,6 +91,8 @@ class TrainerGroup:
             if any(task.exception() for task in done):
                 _, waiting = await asyncio.wait(waiting, timeout=GRACE_S)
                 break
+            if not self._met:
+                continue
             silent = await self._silent([number for number, task in enumerate(tasks) if task in waiting])
             if silent is not None and not tasks[silent].done():
                 self._broken = WorkerDied(

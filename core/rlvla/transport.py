@@ -105,7 +105,7 @@ class Broadcast:
         self._device = device
         self._group: Any
         if device.type == "cuda":
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(device.index or 0)
             self._group = dist.ProcessGroupNCCL(store, number, ends, dist.ProcessGroupNCCL.Options())
         else:
             self._group = dist.ProcessGroupGloo(store, number, ends, _LONGEST)
@@ -131,6 +131,7 @@ class Broadcast:
                 for names in buckets({name: one.numel() * one.element_size() for name, one in weights.items()}):
                     for flat in _by_dtype([weights[name] for name in names]):
                         self._pass_on(torch.cat([one.reshape(-1) for one in flat]))
+            self._settle()  # before the copies are freed
         except Exception as error:  # the next publication says so
             self._failed = error
 
@@ -147,9 +148,13 @@ class Broadcast:
                             one.copy_(part.view_as(one))
             except RuntimeError as error:
                 raise TransportError(f"weights did not come: {error}") from error
+        self._settle()
+        return weights
+
+    def _settle(self) -> None:
+        """Wait for what was put on the stream."""
         if self._stream is not None:
             self._stream.synchronize()
-        return weights
 
     def _pass_on(self, flat: Tensor) -> None:
         """Send a bucket from end 0 to all others, and wait for it."""

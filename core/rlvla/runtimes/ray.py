@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -35,6 +34,8 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 _ray: Any = ray
 """Without its types, which it has in part."""
+_CALLS = 100_000
+"""That may wait in a worker: what is played while the trainer trains."""
 _SHARE = 0.05
 """Of a GPU, that a worker asks for: the whole of it is reserved, and its workers share it as the placement says."""
 _RESERVE_S = 30.0
@@ -53,7 +54,10 @@ def _see_own_gpu(given: Sequence[str]) -> None:
 
 
 class _Host:
-    """Lives in a Ray worker: some of a run's actors, each with a thread of its own."""
+    """Lives in a Ray worker: some of a run's actors, each with a thread of its own.
+
+    Ray calls it on an event loop, so that calls that wait for an actor, or for an earlier call of theirs, hold up nobody.
+    """
 
     def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
         _see_own_gpu([str(one) for one in ray.get_gpu_ids()])
@@ -61,37 +65,43 @@ class _Host:
         self._actors: dict[str, Any] = {}
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in makers}
         self._failed: dict[str, Exception] = {}
-        self._turn = threading.Condition()
         self._next = dict.fromkeys(makers, 0)
         """Number of the next call of each actor: calls reach this process in any order."""
+        self._early: dict[tuple[str, int], asyncio.Future[None]] = {}
+        """Calls that came before their turn."""
 
-    def call(self, name: str, number: int, method: str, returns: int, *arguments: Any) -> Any:
+    async def call(self, name: str, number: int, method: str, returns: int, *arguments: Any) -> Any:
         """Call a method of an actor; see :meth:`rlvla.runtimes.Handle.call`."""
-        called = self._submitted(name, number, method, arguments)
+        called = await self._submitted(name, number, method, arguments)
         if failed := self._failed.pop(name, None):
             raise failed
-        parts = parts_of(called.result(), returns, f"{name}.{method}")
+        parts = parts_of(await called, returns, f"{name}.{method}")
         if failed := self._failed.pop(name, None):
             raise failed
         return parts[0] if len(parts) == 1 else tuple(parts)
 
-    def send(self, name: str, number: int, method: str, *arguments: Any) -> None:
+    async def send(self, name: str, number: int, method: str, *arguments: Any) -> None:
         """Call a method whose error shows at the next call."""
         try:
-            self._submitted(name, number, method, arguments).result()
+            await (await self._submitted(name, number, method, arguments))
         except Exception as error:
             self._failed.setdefault(name, error)
 
-    def _submitted(self, name: str, number: int, method: str, arguments: Sequence[Any]) -> Any:
+    async def _submitted(self, name: str, number: int, method: str, arguments: Sequence[Any]) -> asyncio.Future[Any]:
+        """Put a call in its actor's queue, when it is its turn."""
         fetched = [
-            ray.get(list(one)) if isinstance(one, list) and one and isinstance(one[0], ray.ObjectRef) else one
+            await asyncio.gather(*one) if isinstance(one, list) and one and isinstance(one[0], ray.ObjectRef) else one
             for one in arguments  # references that are arguments by themselves were fetched by Ray
         ]
-        with self._turn:
-            self._turn.wait_for(lambda: self._next[name] == number)
-            self._next[name] += 1
-            called = self._threads[name].submit(self._run, name, method, fetched)
-            self._turn.notify_all()
+        loop = asyncio.get_running_loop()
+        if self._next[name] != number:
+            self._early[name, number] = loop.create_future()
+            await self._early[name, number]
+            del self._early[name, number]
+        called = loop.run_in_executor(self._threads[name], self._run, name, method, fetched)
+        self._next[name] += 1
+        if (next_one := self._early.get((name, self._next[name]))) is not None:
+            next_one.set_result(None)
         return called
 
     def _run(self, name: str, method: str, arguments: Sequence[Any]) -> Any:
@@ -100,20 +110,21 @@ class _Host:
             self._actors[name] = self._makers[name]()
         return getattr(self._actors[name], method)(*arguments)
 
-    def ping(self) -> None:
-        """Answer."""
+    async def ping(self) -> int:
+        """Answer, with the number of this process."""
+        return os.getpid()
 
-    def kill(self, name: str) -> None:
+    async def kill(self, name: str) -> None:
         """End what hangs in an actor's call."""
         actor: Any = self._actors.get(name)
         if hasattr(actor, "kill"):
             actor.kill()
 
-    def close(self, name: str) -> None:
+    async def close(self, name: str) -> None:
         """Close an actor after its present call."""
         actor: Any = self._actors.get(name)
         if hasattr(actor, "close"):
-            self._threads[name].submit(actor.close).result()
+            await asyncio.get_running_loop().run_in_executor(self._threads[name], actor.close)
 
 
 class _Place:
@@ -128,8 +139,8 @@ class _Place:
         self.host = self._started()
 
     def _started(self) -> Any:
-        concurrency = 2 * len(self._makers) + 1  # a call and what ends it, of each, and a ping
-        return ray.remote(_Host).options(num_cpus=0, max_concurrency=concurrency, **self._where).remote(self._makers)
+        options = {"num_cpus": 0, "max_concurrency": _CALLS, **self._where}
+        return ray.remote(_Host).options(**options).remote(self._makers)
 
     def died(self, life: int) -> None:
         """Hear from one of the actors that its worker has died; the first one starts the next worker."""
