@@ -1,4 +1,4 @@
-"""What a worker process and its owner say to each other, version 4.
+"""What a worker process and its owner say to each other, version 5.
 
 Messages are JSON objects behind a 4-byte length, over a socket pair. Everything of fixed shape (pictures, states,
 actions, rewards, flags) lies in one anonymous shared file that the worker makes once it knows its simulator; its
@@ -38,7 +38,7 @@ import numpy as np
 
 from rlvla.specs import SimulatorSpec
 
-VERSION = 4
+VERSION = 5
 _HEADER = struct.Struct("!I")
 _ALIGNMENT = 64
 Layout = dict[str, tuple[str, tuple[int, ...], int]]
