@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlvla import ranks
+from rlvla.devices import cluster_address
 from rlvla.errors import ConfigError
 from rlvla.runtimes import cluster
 
@@ -28,13 +29,13 @@ def test_nobody_at_the_address_is_an_error_in_seconds(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"nobody answers at RAY_ADDRESS=127\.0\.0\.1:9"):
-        cluster.reach(cluster.address())
+        cluster.reach(cluster_address())
     assert time.monotonic() - began < 6
     with pytest.raises(ConfigError, match="got RAY_ADDRESS=ray://head:10001, wanted host:port"):
         cluster.reach("ray://head:10001")
     for unset in ("", "local"):
         monkeypatch.setenv("RAY_ADDRESS", unset)
-        assert cluster.address() is None
+        assert cluster_address() is None
 
 
 def test_the_store_holds_what_waits_to_be_trained_on():

@@ -143,3 +143,5 @@ def test_a_run_takes_all_gpus_under_ray_and_must_be_told_how_many_of_a_cluster(m
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(ConfigError, match="run.devices: missing; the GPUs of the cluster"):
         build(runtime="ray", device="cuda")
+    with pytest.raises(ConfigError, match="run.device: got 'auto', wanted 'cuda' or 'cpu': what the machines have"):
+        build(runtime="ray", devices=2)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlvla import configs, demonstration_header, placement
 from rlvla.configs import RunConfig, RunOptions
-from rlvla.devices import usable_cores, visible_gpus
+from rlvla.devices import cluster_address, usable_cores, visible_gpus
 from rlvla.errors import ConfigError, Fit
 from rlvla.placement import Placement
 from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
@@ -199,7 +198,7 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
 
 def on_gpus(config: RunConfig) -> bool:
     """Say whether generators and trainer run on GPUs, as far as this machine knows: a cluster that is joined may have more."""
-    elsewhere = config.run.runtime == "ray" and bool(os.environ.get("RAY_ADDRESS"))
+    elsewhere = config.run.runtime == "ray" and cluster_address() is not None
     return config.run.device.startswith("cuda") or (
         config.run.device == "auto" and not elsewhere and visible_gpus() > 0
     )
@@ -212,7 +211,7 @@ def _placed(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec) -> 
         ConfigError: there are not so many devices, or they are not to be shared like that.
     """
     options, gpus = config.run, on_gpus(config)
-    joined, there = bool(os.environ.get("RAY_ADDRESS")), visible_gpus()
+    joined, there = cluster_address() is not None, visible_gpus()
     devices = options.devices or 1
     if options.runtime == "ray" and gpus and not joined:
         devices = options.devices or max(1, there)
@@ -221,6 +220,10 @@ def _placed(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec) -> 
                 f"run.devices: got {devices}, but this machine has {there} GPUs that may be used: lower it, look at "
                 "CUDA_VISIBLE_DEVICES, or join a cluster (RAY_ADDRESS)"
             )
+    elif options.runtime == "ray" and joined and options.device == "auto":
+        raise ConfigError(
+            "run.device: got 'auto', wanted 'cuda' or 'cpu': what the machines have that RAY_ADDRESS names is not known here"
+        )
     elif options.runtime == "ray" and gpus and options.devices is None:
         raise ConfigError(
             "run.devices: missing; the GPUs of the cluster that RAY_ADDRESS names are not known here: say how many to take"

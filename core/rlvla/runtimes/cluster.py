@@ -17,12 +17,6 @@ SHARED_MEMORY = Path("/dev/shm")
 _GIB = 2.0**30
 
 
-def address() -> str | None:
-    """Return the cluster that RAY_ADDRESS names; None: a run starts its own."""
-    named = os.environ.get("RAY_ADDRESS", "")
-    return None if named in ("", "local") else named
-
-
 def reach(place: str, seconds: float = 5.0) -> None:
     """Make sure that somebody listens at a cluster's address: Ray itself would look for minutes.
 

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rlvla.devices import usable_cores
+from rlvla.devices import cluster_address, usable_cores
 from rlvla.errors import ConfigError, WorkerDied
 from rlvla.runtimes import Handle, cluster
 from rlvla.runtimes.local import parts_of
 
-if cluster.address() is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+if cluster_address() is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
     # It reads this once, when it is imported.
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 try:
@@ -226,10 +226,10 @@ class RayRuntime:
         self._started = not ray.is_initialized()
         if self._started:
             _connect(played)
-        joined = cluster.address() is not None
-        self.address = str(_ray.util.get_node_ip_address()) if joined else "127.0.0.1"
+        several = sum(node["Alive"] for node in _ray.nodes()) > 1
+        self.address = str(_ray.util.get_node_ip_address()) if several else "127.0.0.1"
         try:
-            if joined and packages:
+            if packages and (several or cluster_address() is not None):
                 cluster.check_nodes(ray, packages)
             if gpus:
                 self._group = _reserved(devices)
@@ -274,7 +274,7 @@ def _connect(played: int) -> None:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-    if (address := cluster.address()) is not None:
+    if (address := cluster_address()) is not None:
         cluster.reach(address)
         try:
             ray.init(**quiet)
