@@ -4,6 +4,7 @@ import importlib.util
 import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,13 @@ def benchmark():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """A machine of 8 GPUs, in a cluster where a recipe is for one."""
+    monkeypatch.setattr("rlvla.checks.visible_gpus", lambda: 8)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
@@ -161,3 +169,27 @@ def test_table_and_curves_say_what_was_not_run(tmp_path):
     assert "| ppo-chunk | not run | 0.950 | not run | 0.95 | 0 k | 120 | 60 |" in text
     assert "| bc | not run | not run | not run |" in text
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("tiny", [True, False], ids=["tiny", "full"])
+def test_cells_of_the_benchmark_on_two_gpus_fit(tmp_path, monkeypatch, tiny):
+    """They are in one place each, with the transport that is to be shown."""
+    pytest.importorskip("rlvla_model_gr00t")
+    pytest.importorskip("rlvla_sim_libero")
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    module = runpy.run_path(str(ROOT / "benchmarks" / "two_gpus.py"))
+    options = SimpleNamespace(tiny=tiny, envs=64, slots=16, micro_batch=64, steps=8)
+    found = {}
+    for name in module["CELLS"]:
+        specs = check(configs.read(module["recipe"](name, tmp_path / name, options)))
+        found[name] = specs.placement.ranks, len(specs.placement.generator), specs.transport
+    one = "store" if tiny else "process"
+    assert found == {
+        "one-local": (1, 1, "reference"),
+        "one": (1, 1, one),
+        "collocated": (2, 2, "process"),
+        "fsdp": (2, 2, "process"),
+        "disaggregated": (1, 1, "broadcast"),
+        "hybrid": (2, 1, "process"),
+    }

@@ -1,17 +1,27 @@
 """The Ray runtime: the same bits as the local one, receipts alone in the controller, faults as everywhere."""
 
+import asyncio
+import contextlib
 import json
+import os
 import pickle
+import signal
+import subprocess
+import sys
 import time
+import uuid
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_tensors
 
 import rlvla
-from rlvla import checkpoint
+from rlvla import checkpoint, configs, state_files, trainers, versions
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
+from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
 from rlvla.tracing import read
@@ -35,7 +45,9 @@ def ray():
     runtime.close()
 
 
-def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), evaluation=None, **run):
+def build(
+    folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners=(), evaluation=None, train=None, **run
+):
     quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 2, "threads": 1, "device": "cpu"}
     sim = {"use": "fake", "num_envs": 5, **(sim or {})}
@@ -44,7 +56,7 @@ def build(folder, name, runtime, algo=PPO, scheduler="sync", sim=None, listeners
         model="fake" if sim["use"] == "fake" else "tiny",
         algo=algo,
         scheduler=scheduler,
-        train={"learning_rate": 1e-2},
+        train={"learning_rate": 1e-2, **(train or {})},
         eval=evaluation,
         run={**options, **quiet, "runtime": runtime, **run},
         listeners=listeners,
@@ -93,6 +105,7 @@ class Killer:
 
         self.metrics.append(metrics)
         if step == self.after:
+            self.killed = time.monotonic()
             ray.kill(self.whose(self.run._engine)._place.host)
 
     def train(self, run):
@@ -182,11 +195,215 @@ def test_the_controller_sees_no_pictures(tmp_path, monkeypatch):
     assert seen[64] == pytest.approx(seen[16], rel=0.02)  # numbers have more or fewer digits
 
 
-def test_ray_on_a_gpu_is_refused_for_now(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlvla.checks.visible_gpus", lambda: 1)
-    with pytest.raises(ConfigError, match=r"run\.runtime: 'ray' runs on the CPU alone") as caught:
-        build(tmp_path, "run", "ray", device="auto")
-    assert "run.device: cpu (changes speed)" in str(caught.value)
+SHARED = {"simulator": "0", "generator": "0", "trainer": "all"}
+"""Two ranks, one in a process with the generator."""
+WHOLE = {**PPO, "windows_per_step": 5, "minibatch_size": None}
+
+
+def state(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    """Return weights and the optimizer's state of a checkpoint, however many ranks wrote it."""
+    place = checkpoint.path_of(folder, step)
+    weights = load_tensors(place / "model" / "model.safetensors")
+
+    def like(name: str) -> torch.Tensor:
+        parameter, _, what = name.rpartition("/")
+        return torch.zeros(()) if what == "step" else torch.zeros_like(weights[parameter])
+
+    return weights | state_files.read(place, like)
+
+
+def near(one: Path, other: Path, step: int, relative: float = 1e-5) -> None:
+    mine, theirs = state(one, step), state(other, step)
+    assert sorted(mine) == sorted(theirs)
+    for name, wanted in mine.items():
+        # moments of a bias that softmax takes away are nothing but rounding, of 1e-10
+        apart = 1e-9 + relative * float(wanted.abs().max()) if wanted.numel() else 0.0
+        torch.testing.assert_close(
+            theirs[name], wanted, rtol=0, atol=apart, msg=lambda said, name=name: f"{name}: {said}"
+        )
+
+
+def test_two_ranks_are_one_and_their_checkpoint_goes_on_at_one(tmp_path, ray):
+    """FSDP2, sync, tabletop; rollouts are the same bits, training to rounding."""
+    sim = {"use": "tabletop"}
+    with build(tmp_path, "one", "local", WHOLE, sim=sim, deterministic=True, keep_last=5, save_every=1) as run:
+        run.train()
+    two = {"devices": 2, "placement": SHARED, "deterministic": True, "keep_last": 5}
+    with build(tmp_path, "two", "ray", WHOLE, sim=sim, train={"shard": "fsdp"}, **two) as run:
+        run.train(steps=2)
+        assert len(run._engine.trainer.ranks) == 2
+    near(tmp_path / "one", tmp_path / "two", 2)
+    parts = list((checkpoint.path_of(tmp_path / "two", 2) / "optimizer").iterdir())
+    assert len(parts) == 2, "each rank writes its own part"
+    with rlvla.resume(tmp_path / "two", {"run": {"runtime": "local", "devices": 1, "placement": None}}) as run:
+        run.train()
+    near(tmp_path / "one", tmp_path / "two", 3)
+
+
+def test_a_checkpoint_of_one_goes_on_at_two_and_a_dead_rank_is_named(tmp_path, ray):
+    with build(tmp_path, "run", "local", WHOLE, "full-async", steps=1) as run:
+        run.train()
+    killer = Killer(lambda engine: engine.trainer.ranks[1], after=3)
+    more = {"runtime": "ray", "devices": 2, "placement": SHARED, "steps": 9, "save_every": 1}
+    began = time.monotonic()
+    with (
+        rlvla.resume(tmp_path / "run", {"run": more, "train": {"shard": "fsdp"}}, listeners=[killer]) as run,
+        pytest.raises(WorkerDied, match=r"trainer-1: its Ray worker ended"),
+    ):
+        killer.train(run)
+    assert time.monotonic() - killer.killed < 15, f"of {time.monotonic() - began:.0f} s"
+    assert checkpoint.read_state(checkpoint.find(tmp_path / "run"))["graph"]["steps_done"] >= 2
+    with rlvla.resume(
+        tmp_path / "run", {"run": {"runtime": "local", "devices": 1, "placement": None, "steps": 4}}
+    ) as run:
+        run.train()
+
+
+def test_calls_keep_their_order_and_hold_up_nobody(ray):
+    """Ray delivers them in any order; while one actor works, another one's calls and a ping are answered."""
+    from rlvla.runtimes.ray import _Host
+
+    class Notes:
+        def __init__(self):
+            self.heard = []
+
+        def note(self, number, seconds=0.0):
+            time.sleep(seconds)
+            self.heard.append(number)
+
+        def all(self):
+            return self.heard
+
+    async def calls():
+        host = _Host({"one": Notes, "other": Notes})
+        late = [asyncio.create_task(host.send("one", number, "note", number)) for number in range(50, 0, -1)]
+        await asyncio.sleep(0.05)
+        assert await host.ping() == os.getpid(), "a call before its turn is in the way"
+        late.append(asyncio.create_task(host.send("one", 0, "note", 0, 0.5)))
+        began = time.monotonic()
+        assert await host.call("other", 0, "all", 0) == []
+        assert time.monotonic() - began < 0.4, "it waited for the other actor"
+        assert await host.call("one", 51, "all", 0) == list(range(51))
+        await asyncio.gather(*late)
+
+    asyncio.run(calls())
+
+
+@pytest.mark.e2e
+def test_a_rank_that_hangs_is_named(tmp_path, ray, monkeypatch):
+    """The other one waits for it in a collective, where nobody hears anything."""
+    import ray as library
+
+    monkeypatch.setattr(trainers, "BEAT_S", 1.0)
+    monkeypatch.setattr(trainers, "SILENT_S", 3.0)
+
+    class Stopper(Killer):
+        @rlvla.hookimpl
+        def on_step(self, step):
+            if step == 1:
+                self.killed = time.monotonic()
+                os.kill(library.get(self.whose(self.run._engine)._place.host.ping.remote()), signal.SIGSTOP)
+
+    stopper = Stopper(lambda engine: engine.trainer.ranks[1])
+    more = {"devices": 2, "placement": SHARED}
+    with (
+        build(tmp_path, "run", "ray", WHOLE, listeners=[stopper], **more) as run,
+        pytest.raises(WorkerDied, match=r"trainer-1: its process has not answered for 3 s in '\w+'; the other"),
+    ):
+        stopper.train(run)
+    assert time.monotonic() - stopper.killed < 30
+
+
+SCRIPT = """
+import rlvla
+algo = {"use": "ppo", "window": 3, "windows_per_step": 5, "minibatch_size": None}
+options = {"runtime": "ray", "devices": 2, "device": "cpu", "steps": 100000, "directory": %r, "name": "run", "threads": 1}
+options |= {"without": ["display", "tensorboard", "report"], "save_every": 1, "slots": 2}
+with rlvla.build(sim={"use": "fake", "num_envs": 5}, model="fake", algo=algo, scheduler="full-async", run=options) as run:
+    run.train()
+"""
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that a marked one left behind, whatever became of their parents."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+    return found
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path, how):
+    """#87: neither workers nor Ray; and it saved."""
+    mark = f"RLVLA_TEST_MARK_{uuid.uuid4().hex}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {mark: "1"}
+    with subprocess.Popen([sys.executable, "-c", SCRIPT % str(tmp_path)], env=environment) as child:
+        deadline = time.monotonic() + 120
+        while len(checkpoint.steps(tmp_path / "run")) < 2:
+            assert time.monotonic() < deadline
+            assert child.poll() is None
+            time.sleep(0.2)
+        assert len(marked(mark)) > 6, "the driver, Ray and its workers"
+        child.send_signal(how)
+        child.wait(90)
+    while left_over := marked(mark):
+        assert time.monotonic() < deadline + 60, f"left: {left_over}"
+        time.sleep(0.5)
+    assert checkpoint.read_state(checkpoint.find(tmp_path / "run"))["graph"]["steps_done"] >= 2
+
+
+@pytest.mark.parametrize("scheduler", ["hybrid", pytest.param("async-rollout", marks=pytest.mark.e2e)])
+def test_schedulers_drive_several_of_everything(tmp_path, ray, scheduler):
+    """With 2 hosts of 3 slots, 2 generators, 2 ranks: nothing divides anything."""
+    heard = Recorder()
+    sim = {"num_envs": 5}
+    more = {"devices": 2, "placement": "collocated", "slots": 3, "steps": 2}
+    algo = {**PPO, "minibatch_size": 8}
+    with build(tmp_path, "run", "ray", algo, scheduler, sim, listeners=[heard], **more) as run:
+        run.train()
+    assert heard.steps == [1, 2]
+    assert heard.metrics[-1]["train/samples"] == 21
+    assert {span.actor for span in read(tmp_path / "run")} >= {"generator-0", "generator-1", "trainer", "sim-2"}
+
+
+def test_weights_are_broadcast_and_go_through_the_store_once_a_generator_died(tmp_path, ray, caplog):
+    killer = Killer(lambda engine: engine.generators[0], after=2)
+    more = {"devices": 2, "placement": "disaggregated", "transport": "broadcast", "steps": 4}
+    with build(tmp_path, "run", "ray", scheduler="full-async", listeners=[killer], **more) as run:
+        killer.train(run)
+        assert run._engine.graph.transport == "store"
+    assert [one["policy_version"] for one in killer.metrics] == [1, 2, 3, 4]
+    assert sum(one["workers/restarts"] for one in killer.metrics) == 1
+    assert killer.metrics[-1]["train/staleness_max"] <= 1
+    assert "no way to receive weights by broadcast; from now on weights go through the object store" in caplog.text
+
+
+@pytest.mark.e2e
+def test_a_ray_of_our_own_takes_nobody_without_its_secret(ray):
+    """Ray listens on every interface; whoever may call it may run code."""
+    import ray as library
+
+    place = library.get_runtime_context().gcs_address
+    code = f"import ray; ray.init(address={place!r}, logging_level='error'); print('in')"
+    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    ended = subprocess.run([sys.executable, "-c", code], env=stranger, capture_output=True, text=True, timeout=100)
+    assert ended.returncode != 0
+    assert "in" not in ended.stdout.split()
+    assert "Failed to connect to Ray cluster" in ended.stderr
+
+
+def test_a_machine_without_a_package_is_named(ray):
+    """The function that looks travels by value: it needs nothing there."""
+    import ray as library
+
+    here = versions.everywhere(configs.read({"sim": "fake", "model": "fake", "algo": "ppo", "scheduler": "sync"}))
+    assert {"python", "rlvla", "torch", "rlvla-algo-ppo"} <= set(here)
+    cluster.check_nodes(library, here)
+    with pytest.raises(ConfigError, match=r"node \S+: rlvla-sim-moon is not installed, wanted 0\.1\.0: pip install"):
+        cluster.check_nodes(library, {**here, "rlvla-sim-moon": "0.1.0"})
 
 
 def test_actors_elsewhere_time_themselves_on_the_same_clock(tmp_path, ray):

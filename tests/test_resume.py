@@ -33,7 +33,7 @@ def metrics(run_directory: Path) -> list[dict]:
 
 
 def same_checkpoints(one: Path, other: Path) -> None:
-    for name in ("model/model.safetensors", "optimizer.safetensors", "episodes.safetensors"):
+    for name in ("model/model.safetensors", "optimizer/model.safetensors", "episodes.safetensors"):
         assert (one / name).exists() == (other / name).exists()
         if (one / name).exists():
             mine, theirs = load_file(one / name), load_file(other / name)
@@ -234,7 +234,7 @@ def test_other_environments_do_not_replay_episodes(tmp_path):
 def test_a_damaged_file_is_one_error_that_names_the_checkpoint(tmp_path):
     with build(tmp_path, "run", PPO, 1) as run:
         run.train()
-    for name in ("model/model.safetensors", "optimizer.safetensors"):
+    for name in ("model/model.safetensors", "optimizer/model.safetensors"):
         file = tmp_path / "run" / "checkpoints" / "step_000001" / name
         whole = file.read_bytes()
         file.write_bytes(whole[:20])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rlvla import sharding
 from rlvla.actors.trainer import TrainerActor
 from rlvla.assembly import Entry
 from rlvla.batch import Action, ObservationBatch, Outcome
@@ -55,7 +56,7 @@ def feed(
     for chunk in range(CHUNKS):
         before, after = seen(state[chunk, rows]), seen(state[chunk + 1, rows])
         keys = torch.tensor([100 * chunk + row for row in rows])
-        with torch.no_grad():
+        with torch.no_grad(), sharding.gathered(actor.model):
             action: Action = actor.model.act(actor.model.preprocess(before), Noise(keys))
         valid = torch.cumsum(ends[chunk, rows].int(), 1) - ends[chunk, rows].int() == 0
         terminated = ends[chunk, rows] & valid
@@ -86,6 +87,14 @@ def seen(state: torch.Tensor) -> ObservationBatch:
 
 def weights(actor: TrainerActor) -> dict[str, torch.Tensor]:
     return {name: one.detach().clone() for name, one in actor.model.named_parameters()}
+
+
+def published(actor: TrainerActor) -> dict[str, torch.Tensor]:
+    """Return the weights, and their average if one is kept, as generators get them; where they are cut, of all ranks."""
+    found = dict(actor.publish()[1])
+    if actor.config.ema_decay is not None:
+        found |= {f"average {name}": one for name, one in actor.publish("ema")[1].items()}
+    return found
 
 
 def near(one: dict, other: dict, relative: float = 1e-6) -> None:
@@ -326,25 +335,71 @@ dist.init_process_group("gloo", init_method="file://{store}", rank=rank, world_s
 actor = t.trainer({options})
 rows = [0, 1, 2, 3] if rank == 0 else [4, 5]   # uneven on purpose
 receipt = actor.train(t.feed(actor, rows), 0)
-torch.save({{"weights": t.weights(actor), "metrics": receipt.metrics}}, "{store}." + str(rank))
+torch.save({{"weights": t.published(actor), "metrics": receipt.metrics}}, "{store}." + str(rank))
 dist.destroy_process_group()
 """
 
 
-def test_two_ranks_are_one(tmp_path: Path):
+OPTIONS = {
+    "ddp": "",
+    # 12 and 6 samples in parts of 5: one rank makes a pass more, in each of three kinds
+    "fsdp": "shard='fsdp', micro_batch=5, ema_decay=0.5, algo_options={'window': 3, 'minibatch_size': None, 'passes': 2, "
+    "'proximal': 'recompute', 'kl_weight': 0.1}",
+}
+
+
+@pytest.mark.parametrize("how", list(OPTIONS))
+def test_two_ranks_are_one(tmp_path: Path, how: str):
     """Weights and metrics to 1e-6 relative, with unequal numbers of samples."""
-    code = RANK.format(folder=str(Path(__file__).parent), store=tmp_path / "store", options="")
+    options = OPTIONS[how]
+    code = RANK.format(folder=str(Path(__file__).parent), store=tmp_path / "store", options=options)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [subprocess.Popen([sys.executable, "-c", code, str(rank)], env=environment) for rank in (0, 1)]
     assert [process.wait(100) for process in both] == [0, 0]
     found = [torch.load(f"{tmp_path}/store.{rank}", weights_only=True) for rank in (0, 1)]
-    alone = trainer()
+    alone = trainer(**eval(f"dict({options})"))
     metrics = alone.train(feed(alone), 0).metrics
     for one in found:
-        near(weights(alone), one["weights"])
+        near(published(alone), one["weights"])
         assert sorted(one["metrics"]) == sorted(metrics)
         for name, wanted in metrics.items():
             assert one["metrics"][name] == pytest.approx(wanted, rel=1e-5, abs=1e-7), name
+
+
+@pytest.mark.parametrize(
+    ("algo", "options", "groups_of"),
+    [
+        ("grpo", {"group_size": 2}, 2),
+        pytest.param("ppo", {"window": CHUNKS, "minibatch_size": None, "passes": 2}, 1, marks=pytest.mark.e2e),
+    ],
+    ids=["grpo", "ppo"],
+)
+def test_a_rank_without_units_takes_part(tmp_path: Path, algo: str, options: dict, groups_of: int):
+    """All survivors of a step may belong to one rank; parameters are cut among both."""
+    made = f"{algo!r}, algo_options={options}, shard='fsdp', micro_batch=4"
+    code = RANK.format(folder=str(Path(__file__).parent), store=tmp_path / "store", options=made)
+    code = code.replace("t.feed(actor, rows), 0)", f"t.feed(actor, groups_of={groups_of})[: 6 * rank], 0, 6)")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen([sys.executable, "-c", code, str(rank)], env=environment) for rank in (0, 1)]
+    assert [process.wait(100) for process in both] == [0, 0]
+    alone = trainer(algo, algo_options=options)
+    alone.train(feed(alone, groups_of=groups_of), 0)
+    for rank in (0, 1):
+        near(published(alone), torch.load(f"{tmp_path}/store.{rank}", weights_only=True)["weights"])
+
+
+def test_an_optimizer_state_in_one_file_is_still_read(tmp_path: Path):
+    """Checkpoints from before it was one file a rank."""
+    actor = trainer()
+    actor.train(feed(actor), 0)
+    numbers = actor.save(tmp_path)
+    (tmp_path / "optimizer" / "model.safetensors").rename(tmp_path / "optimizer.safetensors")
+    (tmp_path / "optimizer").rmdir()
+    again = trainer()
+    again.load(tmp_path, numbers)
+    for one in (actor, again):
+        one.train(feed(one, version=1), 1)
+    near(weights(actor), weights(again), 0.0)
 
 
 def test_ranks_that_saw_other_things_still_add_up(tmp_path: Path):

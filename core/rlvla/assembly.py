@@ -39,7 +39,7 @@ class _Played:
     outcome: Outcome
     after: ObservationBatch
     version: int
-    entries: Sequence[Entry]
+    entries: Sequence[Entry | None]
 
 
 @dataclass
@@ -90,6 +90,7 @@ class Assembly:
 
     def __init__(self) -> None:
         self._units: dict[int, dict[int, _Trajectory]] = {}
+        self._first: _Played | None = None
 
     def record(
         self,
@@ -98,11 +99,23 @@ class Assembly:
         outcome: Outcome,
         after: ObservationBatch,
         version: int,
-        entries: Sequence[Entry],
+        entries: Sequence[Entry | None],
     ) -> None:
-        """Keep one chunk step of a slot; ``entries`` are in the order of ``action`` and ``outcome``."""
+        """Keep one chunk step of a slot.
+
+        Args:
+            before: observations of all rows of the slot.
+            action: of the rows that were active.
+            outcome: of those rows.
+            after: observations of all rows.
+            version: of the weights that chose the actions.
+            entries: in the order of ``action``; None: of no interest here.
+        """
         played = _Played(before, action, outcome, after, version, entries)
+        self._first = self._first or played
         for place, entry in enumerate(entries):
+            if entry is None:
+                continue
             trajectory = self._units.setdefault(entry.ticket, {}).setdefault(entry.member, _Trajectory(entry.ticket))
             assert entry.chunk == len(trajectory.chunks), (
                 f"ticket {entry.ticket}: chunk {entry.chunk} came out of order"
@@ -120,20 +133,28 @@ class Assembly:
         """Gather and forget the units of a training step, in the order given.
 
         Args:
-            tickets: of the units.
+            tickets: of the units; none: no sample, and one trajectory of which no chunk exists.
             final_values: keep the observations behind cut episodes and windows.
             terminated_too: and behind episodes that ended by themselves.
         """
         units = [self._units.pop(ticket) for ticket in tickets]
         trajectories = [unit[member] for unit in units for member in sorted(unit)]
         place = {id(one): number for number, one in enumerate(trajectories)}
-        length = max(len(one.chunks) for one in trajectories)
-        exists = torch.zeros(len(trajectories), length, dtype=torch.bool)
+        length = max((len(one.chunks) for one in trajectories), default=1)
+        exists = torch.zeros(max(1, len(trajectories)), length, dtype=torch.bool)
         for number, one in enumerate(trajectories):
             exists[number, : len(one.chunks)] = True
         sample_UT = torch.cumsum(exists.flatten(), 0).reshape(exists.shape) - 1
-        gather = _Gather(_steps(trajectories), place, sample_UT)
+        assert self._first is not None, "units were asked for before anything was played"
+        gather = _Gather(self._first, _steps(trajectories), place, sample_UT)
         return gather.assemble(trajectories, exists, final_values, terminated_too)
+
+    def spare(self) -> tuple[ObservationBatch, Any]:
+        """Return the first row that was ever recorded, and its replay: something to evaluate where nothing else is."""
+        assert self._first is not None, "nothing was played yet"
+        entries = self._first.entries
+        row = next((one.row for one in entries if one is not None), 0)
+        return self._first.before[row : row + 1], self._first.action.replay[:1]
 
 
 def _steps(trajectories: Sequence[_Trajectory]) -> list[tuple[_Played, list[tuple[int, _Trajectory, int]]]]:
@@ -148,6 +169,7 @@ def _steps(trajectories: Sequence[_Trajectory]) -> list[tuple[_Played, list[tupl
 class _Gather:
     def __init__(
         self,
+        like: _Played,
         steps: list[tuple[_Played, list[tuple[int, _Trajectory, int]]]],
         number: dict[int, int],
         sample_UT: Tensor,
@@ -156,19 +178,20 @@ class _Gather:
             (
                 played,
                 torch.tensor([place for place, _, _ in some]),
-                torch.tensor([played.entries[place].row for place, _, _ in some]),
+                torch.tensor([_entry(played, place).row for place, _, _ in some]),
                 torch.tensor([number[id(trajectory)] for _, trajectory, _ in some]),
                 torch.tensor([chunk for _, _, chunk in some]),
             )
             for played, some in steps
         ]
         self.sample_UT = sample_UT
+        self.like = like
 
     def assemble(
         self, trajectories: Sequence[_Trajectory], exists: Tensor, final_values: bool, terminated_too: bool
     ) -> Assembled:
         samples = int(exists.sum())
-        first = self.steps[0][0]
+        first = self.like
         observations = _empty(first.before, samples)
         replay = _empty(first.action.replay, samples)
         out = Trajectories(
@@ -182,7 +205,7 @@ class _Gather:
             value=_padded(exists, first.action.value),
             final_value=torch.zeros(exists.shape),
             version=torch.zeros(exists.shape, dtype=torch.int64),
-            group=torch.tensor([one.ticket for one in trajectories])[:, None].expand(exists.shape).contiguous(),
+            group=torch.tensor([one.ticket for one in trajectories] or [-1])[:, None].expand(exists.shape).contiguous(),
             batch_size=exists.shape,
         )
         finals: list[tuple[ObservationBatch, Tensor, Tensor]] = []
@@ -198,7 +221,7 @@ class _Gather:
             if final_values:
                 over_n = played.outcome.terminated.any(1)[place_n]
                 cut_n = played.outcome.truncated.any(1)[place_n]
-                last_n = torch.tensor([played.entries[int(place)].last for place in place_n])
+                last_n = torch.tensor([_entry(played, int(place)).last for place in place_n])
                 wanted = cut_n | (last_n & ~over_n) | (over_n if terminated_too else torch.zeros_like(over_n))
                 if wanted.any():
                     finals.append((played.after[row_n[wanted]], unit_n[wanted], chunk_n[wanted]))
@@ -211,6 +234,12 @@ class _Gather:
             final_observations=ObservationBatch.joined([one[0] for one in finals])[order_n] if finals else None,
             final_index=(unit_n[order_n], chunk_n[order_n]),
         )
+
+
+def _entry(played: _Played, place: int) -> Entry:
+    entry = played.entries[place]
+    assert entry is not None, "a row of another rank was asked for"
+    return entry
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

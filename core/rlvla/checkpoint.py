@@ -1,7 +1,7 @@
 """Checkpoints: a folder that is complete or not there.
 
-``checkpoints/step_000050/`` holds ``model/`` (the model's public format), ``optimizer.safetensors``,
-``episodes.safetensors`` (live episodes, where the simulator can save them), ``state.json`` and ``config.yaml``. It is
+``checkpoints/step_000050/`` holds ``model/`` (the model's public format), ``optimizer/`` (one file a trainer rank, which any
+number of ranks reads), ``episodes.safetensors`` (live episodes, where the simulator can save them), ``state.json`` and ``config.yaml``. It is
 written beside its place and renamed, so a kill or a full disk leaves the last one readable. No pickle anywhere.
 """
 

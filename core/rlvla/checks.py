@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlvla import configs, demonstration_header
+from rlvla import configs, demonstration_header, placement
 from rlvla.configs import RunConfig, RunOptions
-from rlvla.devices import usable_cores, visible_gpus
+from rlvla.devices import cluster_address, usable_cores, visible_gpus
 from rlvla.errors import ConfigError, Fit
+from rlvla.placement import Placement
 from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
 
 log = logging.getLogger(__name__)
+_ONE_DEVICE = Placement()
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Specs:
     slots: tuple[int, ...]
     """Environments of each slot."""
     units_per_step: int
+    placement: Placement = _ONE_DEVICE
+    transport: str = "reference"
+    """Of weights to generators."""
 
     @property
     def max_chunks(self) -> int:
@@ -73,16 +78,17 @@ def check(config: RunConfig) -> Specs:
     fits = _misfits(config, sim, scheduler, num_envs)
     problems += [fit.problem for fit in fits]
     problems += _task_sampling(config, sim, algo)
-    if not sim.films:
-        problems += [
-            f"{option}: got {wanted}, but {config.sim.name} draws nothing with these settings: set it to 0, or let it draw"
-            for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
-            if wanted
-        ]
-    if config.run.sim_in_process and config.sim.plugin.environment is not None:
-        problems.append(
-            f"run.sim_in_process: {config.sim.name} runs in an environment of its own (rlvla simulators list): leave it out"
+    problems += _simulation(config, sim)
+    units_per_step = algo.units_per_step or max(1, num_envs // algo.group_size)
+    try:
+        placed = _placed(config, sim, scheduler)
+        problems += _ranks(config, algo, units_per_step, placed.ranks)
+        way = placement.transport(
+            placed, ray=config.run.runtime == "ray", gpus=on_gpus(config), chosen=config.run.transport
         )
+    except ConfigError as error:
+        problems += error.problems
+        placed, way = _ONE_DEVICE, "reference"
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
@@ -103,7 +109,9 @@ def check(config: RunConfig) -> Specs:
         scheduler=scheduler,
         num_envs=num_envs,
         slots=split(num_envs, min(num_envs, config.run.slots or derived_slots(num_envs, sim, scheduler))),
-        units_per_step=algo.units_per_step or max(1, num_envs // algo.group_size),
+        units_per_step=units_per_step,
+        placement=placed,
+        transport=way,
     )
     if config.eval.weights == "ema" and config.train.ema_decay is None:
         problems.append("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
@@ -147,6 +155,22 @@ def fitted(config: RunConfig) -> RunConfig:
     return config
 
 
+def _simulation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
+    """Return what the simulator does not do where it is to run."""
+    found = []
+    if not sim.films:
+        found += [
+            f"{option}: got {wanted}, but {config.sim.name} draws nothing with these settings: set it to 0, or let it draw"
+            for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
+            if wanted
+        ]
+    if config.run.sim_in_process and config.sim.plugin.environment is not None:
+        found.append(
+            f"run.sim_in_process: {config.sim.name} runs in an environment of its own (rlvla simulators list): leave it out"
+        )
+    return found
+
+
 def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, num_envs: int) -> list[Fit]:
     """Return sizes that do not go together, each with the nearest that do."""
     found = []
@@ -183,10 +207,77 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
             "would only wait for each other: take async-rollout, or more GPUs"
         )
         found.append(Fit(problem, "scheduler.use", "async-rollout", "speed"))
-    if config.run.runtime == "ray" and config.run.device != "cpu" and visible_gpus():
-        problem = f"run.runtime: 'ray' runs on the CPU alone so far; got run.device {config.run.device!r} and a GPU"
-        found.append(Fit(problem, "run.device", "cpu", "speed"))
+    if config.run.runtime == "ray" and config.run.device not in ("cpu", "auto", "cuda"):
+        problem = (
+            f"run.device: got {config.run.device!r}, wanted 'auto', 'cuda' or 'cpu' under run.runtime 'ray': which GPUs is said by "
+            "run.devices and run.placement"
+        )
+        found.append(Fit(problem, "run.device", "auto", "speed"))
+    if config.run.runtime == "local" and (config.run.devices or 1) > 1:
+        problem = f"run.devices: got {config.run.devices}, but run.runtime 'local' is one process on one device: take run.runtime 'ray'"
+        found.append(Fit(problem, "run.devices", 1, "speed"))
     return found
+
+
+def on_gpus(config: RunConfig) -> bool:
+    """Say whether generators and trainer run on GPUs, as far as this machine knows: a cluster that is joined may have more."""
+    elsewhere = config.run.runtime == "ray" and cluster_address() is not None
+    return config.run.device.startswith("cuda") or (
+        config.run.device == "auto" and not elsewhere and visible_gpus() > 0
+    )
+
+
+def _placed(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec) -> Placement:
+    """Return who lives where.
+
+    Raises:
+        ConfigError: there are not so many devices, or they are not to be shared like that.
+    """
+    options, gpus = config.run, on_gpus(config)
+    joined, there = cluster_address() is not None, visible_gpus()
+    devices = options.devices or 1
+    if options.runtime == "ray" and gpus and not joined:
+        devices = options.devices or max(1, there)
+        if devices > there:
+            raise ConfigError(
+                f"run.devices: got {devices}, but this machine has {there} GPUs that may be used: lower it, look at "
+                "CUDA_VISIBLE_DEVICES, or join a cluster (RAY_ADDRESS)"
+            )
+    elif options.runtime == "ray" and joined and options.device == "auto":
+        raise ConfigError(
+            "run.device: got 'auto', wanted 'cuda' or 'cpu': what the machines have that RAY_ADDRESS names is not known here"
+        )
+    elif options.runtime == "ray" and gpus and options.devices is None:
+        raise ConfigError(
+            "run.devices: missing; the GPUs of the cluster that RAY_ADDRESS names are not known here: say how many to take"
+        )
+    return placement.resolve(
+        options.placement,
+        devices,
+        gpus=gpus,
+        simulates_on_gpu=sim.device == "gpu",
+        alternates=scheduler.alternates,
+        one_rank=config.train.shard == "none",
+    )
+
+
+def _ranks(config: RunConfig, algo: AlgorithmSpec, units_per_step: int, ranks: int) -> list[str]:
+    """Return why so many trainer ranks cannot share a training step."""
+    problems = []
+    if ranks > units_per_step:
+        problems.append(
+            f"run.placement: {ranks} trainer ranks share {units_per_step} {algo.unit}s a step, wanted at least one each: take "
+            "more of them a step, fewer devices for the trainer, or train.shard none"
+        )
+    if algo.minibatch_size is not None and ranks > algo.minibatch_size:
+        problems.append(
+            f"algo.minibatch_size: got {algo.minibatch_size} for {ranks} trainer ranks, wanted at least one sample each"
+        )
+    if config.train.demonstrations is not None and ranks > config.train.imitation_batch:
+        problems.append(
+            f"train.imitation_batch: got {config.train.imitation_batch} for {ranks} trainer ranks, wanted at least one sample each"
+        )
+    return problems
 
 
 def folders(config: RunConfig, algo: AlgorithmSpec) -> dict[str, str]:

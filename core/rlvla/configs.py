@@ -64,6 +64,9 @@ class TrainConfig:
     """Tokens in one forward and backward pass, padding included; None: no bound. A single longer sample still passes."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of matrix products, in acting and training alike; weights, log-probs and the optimizer stay in fp32."""
+    shard: Literal["none", "ddp", "fsdp"] = "ddp"
+    """How several devices train together: ``ddp``, a rank on each with all weights, gradients added up; ``fsdp``, what is
+    trained, its gradients and the optimizer's state cut among the ranks (frozen weights stay whole); ``none``: one rank."""
     generator_gap_limit: Annotated[float, Gt(0)] = 0.1
     """Mean difference of log-probs between generator and trainer at equal weights, per entry in nats, beyond which a
     warning names it (``train/generator_gap``); it should be rounding alone."""
@@ -127,14 +130,26 @@ class RunOptions:
     deterministic: bool = False
     """Fixed batch shapes and orders: equal bits on the same CPU for equal settings, under every scheduler and runtime."""
     runtime: Literal["local", "ray"] = "local"
-    """Where actors live: threads of this process, or workers of Ray (extra ``rlvla[ray]``; on the CPU)."""
+    """Where actors live: threads of this process, or workers of Ray (extra ``rlvla[ray]``)."""
     device: str = "auto"
-    """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is."""
+    """Of generator and trainer: ``cpu``, ``cuda``, ``cuda:1``; ``auto`` takes the first GPU there is. Under ``ray`` ``cuda``
+    means GPUs, and ``placement`` says which."""
+    devices: Annotated[int, Ge(1)] | None = None
+    """GPUs that the run takes, of all machines; on the CPU, parts that its cores are thought to be, each for a rank or a
+    generator. None: all GPUs under ``ray``, else 1."""
+    placement: str | dict[str, str | int] | None = None
+    """Which devices simulators, generators and trainer ranks live on: ``collocated`` (all on all), ``disaggregated`` (each on
+    its own), ``hybrid`` (the trainer on all, the others on halves), or ``{"simulator": "0-3", "generator": "4-7", "trainer":
+    "all"}``. None: ``hybrid`` where a scheduler lets simulators on GPUs work in turn with generators, else ``collocated``."""
+    transport: Literal["store", "process", "broadcast"] | None = None
+    """How new weights come to generators under ``ray``: through the object store, inside a process that a generator shares with
+    a trainer rank, or from rank 0 to all at once (NCCL; gloo on the CPU). None: within processes where all generators share
+    one, else broadcast between GPUs, else by the store."""
     generators: Annotated[int, Ge(1)] = 1
-    """Generators that share the batches, each with weights of its own to act with. Under ``ray`` each is a worker, and one
-    that dies is replaced."""
+    """Generators on each of their devices that share the batches, each with weights of its own to act with. Under ``ray`` one
+    that lives in a worker without the trainer and dies is replaced."""
     sim_hosts: Annotated[int, Ge(1)] = 1
-    """Ray workers, spread over the machines, that the slots are divided among; one that dies is replaced."""
+    """Ray workers for each of the simulators' devices that the slots are divided among; one that dies is replaced."""
     threads: Annotated[int, Ge(1)] | None = None
     """CPU threads of torch; None: one a core, at most 8."""
     slots: Annotated[int, Ge(1)] | None = None

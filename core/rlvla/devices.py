@@ -23,6 +23,12 @@ def visible_gpus() -> int:
     return min(there, len(named)) if there else 0
 
 
+def cluster_address() -> str | None:
+    """Return the Ray cluster that RAY_ADDRESS names; None: a run starts its own."""
+    named = os.environ.get("RAY_ADDRESS", "")
+    return None if named in ("", "local") else named
+
+
 def machine() -> str:
     """Return the usable cores and the names of the GPUs, for results and profiles."""
     names = []

@@ -15,21 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlvla import checkpoint
+from rlvla import checkpoint, placement
 from rlvla.actors import making
-from rlvla.checks import Specs
+from rlvla.checks import Specs, on_gpus
 from rlvla.configs import EvalConfig, RunConfig, write_file
 from rlvla.devices import usable_cores
 from rlvla.errors import RlvlaError, StallError, WorkerDied
 from rlvla.evaluation import Evaluator
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
+from rlvla.ranks import Meeting, Rank
 from rlvla.results import EvalResults
 from rlvla.rollout import MAX_RESTARTS, Row, Slot, surviving
 from rlvla.runtimes import Handle, runtime_of
 from rlvla.scheduler import Scheduler
 from rlvla.timekeeping import Timekeeper
 from rlvla.tracing import SpanFile
+from rlvla.trainers import TrainerGroup
 from rlvla.watch import Watch
 from rlvla.work import training_feed
 
@@ -58,13 +60,9 @@ class Engine:
         self.directory = directory
         self._hooks = hooks
         self._slots: list[Slot] = []
-        self._runtime = runtime_of(config.run.runtime)
+        self._runtime = runtime_of(config, specs)
         self._learner = making.Learner(config, specs)
-        self.generators = [
-            self._runtime.start({name: self._learner.generator}, replaceable=True)[0]
-            for name in self._generator_names()
-        ]
-        (self.trainer,) = self._runtime.start({"trainer": self._learner.trainer})
+        self.generators, self.trainer = self._start_learners()
         self._second_generator: Handle | None = None
         """Acts with pinned weights, for evaluations beside training."""
         self._evaluating: asyncio.Task[None] | None = None
@@ -83,7 +81,7 @@ class Engine:
         )
         self.graph = Graph(
             slots=self._slots,
-            generators=[self.generators],
+            generators=self._by_machine(),
             trainer=self.trainer,
             algorithm=making.make_algorithm(config),
             feed=training_feed(specs.algo, specs.sim, specs.slots, config.run.seed, config.run, specs.units_per_step),
@@ -97,6 +95,7 @@ class Engine:
             periodic=self._periodic,
             video=self._training_video,
             times=times,
+            transport=specs.transport,
         )
         self._live: list[bool] = []
         self._idle = threading.Event()
@@ -127,23 +126,73 @@ class Engine:
         if self._thread.is_alive():
             self._idle.wait(seconds)
 
+    def _start_learners(self) -> tuple[list[Handle], Handle]:
+        """Start generators and trainer ranks, in the processes that the placement says."""
+        placed, per_device = self.specs.placement, self.config.run.generators
+        world = placed.ranks
+        self._meeting = Meeting(self._runtime.address) if world > 1 else None
+        names = self._generator_names()
+        generators: dict[int, Handle] = {}
+        ranks: dict[int, Handle] = {}
+        for one in placement.processes(placed, per_device):
+            learner = self._learner
+            if world > 1 and one.rank is not None and self._meeting is not None:
+                rank = Rank(one.rank, world, self._meeting.place)
+                learner = making.Learner(self.config, self.specs, rank, len(one.generators))
+            makers: dict[str, Callable[[], Any]] = {names[number]: learner.generator for number in one.generators}
+            if one.rank is not None:
+                makers["trainer" if world == 1 else f"trainer-{one.rank}"] = learner.trainer
+            started = self._runtime.start(makers, replaceable=one.rank is None, device=one.device)
+            generators |= dict(zip(one.generators, started, strict=False))
+            if one.rank is not None:
+                ranks[one.rank] = started[-1]
+        trainer = (
+            ranks[0]
+            if world == 1
+            else TrainerGroup([ranks[number] for number in range(world)], cut=self.config.train.shard == "fsdp")
+        )
+        return [generators[number] for number in sorted(generators)], trainer
+
+    def _by_machine(self) -> list[list[Handle]]:
+        """Return the generators of each machine."""
+        placed, nodes = self.specs.placement, self._runtime.nodes()
+        places = {node: place for place, node in enumerate(placement.machines(nodes, placed))}
+        found: list[list[Handle]] = [[] for _ in places]
+        for device, handle in zip(self._generator_devices(), self.generators, strict=True):
+            found[places[nodes[device]]].append(handle)
+        return found
+
+    def _generator_devices(self) -> list[int]:
+        return [device for device in self.specs.placement.generator for _ in range(self.config.run.generators)]
+
     def _generator_names(self) -> list[str]:
-        count = self.config.run.generators
+        count = len(self._generator_devices())
         return ["generator"] if count == 1 else [f"generator-{number}" for number in range(count)]
 
     def _timekeeper(self) -> Timekeeper:
         config = self.config
-        device = self.device = str(making.device_of(config.run.device))
-        shared = [*self._generator_names(), "trainer"]
-        if self.specs.sim.device == "gpu":
-            shared += [f"sim-{number}" for number in range(len(self.specs.slots))]
+        elsewhere = config.run.runtime == "ray" and on_gpus(config)  # this process may have no GPU
+        device = self.device = "cuda" if elsewhere else str(making.device_of(config.run.device))
         return Timekeeper(
             self.specs.scheduler,
             SpanFile(self.directory, round(1e6 * config.run.timeline_mb)),
-            devices={actor: [device] for actor in shared} if device != "cpu" else None,
+            devices=self._busy_devices(device) if device != "cpu" else None,
             cores=usable_cores() if config.run.runtime == "local" else None,  # else actors are in other processes
             cpu=time.process_time,
         )
+
+    def _busy_devices(self, device: str) -> dict[str, list[str]]:
+        """Return the GPUs that each actor works on."""
+        placed = self.specs.placement
+        names = [device] if placed.devices == 1 else [f"cuda:{number}" for number in range(placed.devices)]
+        found = {
+            name: [names[one]] for name, one in zip(self._generator_names(), self._generator_devices(), strict=True)
+        }
+        found["trainer"] = [names[one] for one in placed.trainer]
+        if self.specs.sim.device == "gpu":
+            hosts = placed.hosts(self.config.run.sim_hosts, len(self.specs.slots))
+            found |= {f"sim-{number}": [names[hosts[number % len(hosts)]]] for number in range(len(self.specs.slots))}
+        return found
 
     async def start(self, resume_from: Path | None, simulators: bool) -> None:
         """Take over a checkpoint, and start the simulators of training, all side by side.
@@ -154,6 +203,8 @@ class Engine:
         """
         (about,) = await self.trainer.call("describe")
         self.model_manifest, self.parameters, self.trainable = about
+        if self.specs.transport == "broadcast":
+            await self._connect()
         if resume_from is not None:
             self._live = await self._load(resume_from)
             self._resumed = resume_from
@@ -166,20 +217,33 @@ class Engine:
                     episodes = checkpoint.read_episodes(self._resumed)
                 await self._restore(episodes, self._live)
 
+    async def _connect(self) -> None:
+        """Make one group of the first trainer rank and the generators, for weights."""
+        self._weights_meeting = Meeting(self._runtime.address)
+        place, ends = self._weights_meeting.place, len(self.generators) + 1
+        connecting = [one.call("connect", place, number, ends) for number, one in enumerate(self.generators, 1)]
+        await asyncio.gather(self.trainer.call("connect", place, ends), *connecting)
+
     def _make_slots(self, sizes: Sequence[int], name: str) -> list[Slot]:
         config, specs, directory = self.config, self.specs, self.directory.absolute()
         makers = {
             (own := f"{name}-{number}"): partial(making.make_simulator, config, specs, own, number, size, directory)
             for number, size in enumerate(sizes)
         }
-        names, hosts = list(makers), min(config.run.sim_hosts, len(makers))
+        placed, nodes = specs.placement, self._runtime.nodes()
+        served = placement.serving(nodes, placed)
+        names, hosts = list(makers), placed.hosts(config.run.sim_hosts, len(makers))
         actors: dict[str, Handle] = {}
-        for part in (names[one::hosts] for one in range(hosts)):
-            started = self._runtime.start({own: makers[own] for own in part}, replaceable=True)
+        for host, device in enumerate(hosts):
+            part = names[host :: len(hosts)]
+            started = self._runtime.start({own: makers[own] for own in part}, replaceable=True, device=device)
             actors |= dict(zip(part, started, strict=True))
         slots, first = [], 0
         for number, (size, actor) in enumerate(zip(sizes, (actors[own] for own in names), strict=True)):
-            slots.append(Slot(number, actor, [Row(first + place) for place in range(size)]))
+            device = hosts[number % len(hosts)]
+            shares = device if specs.sim.device == "gpu" else nodes[device]
+            rows = [Row(first + place) for place in range(size)]
+            slots.append(Slot(number, actor, rows, device=shares, node=served[nodes[device]]))
             first += size
         return slots
 
@@ -339,7 +403,8 @@ class Engine:
 
     async def _pinned(self, config: EvalConfig) -> tuple[int, Any]:
         """Return the version of the trainer's present weights, and a reference to a copy of them."""
-        made, weights = await self.trainer.call("publish", config.weights, returns=1)
+        way = "reference" if self.specs.transport == "reference" else "store"
+        made, weights = await self.trainer.call("publish", config.weights, way, returns=1)
         return made.version, weights
 
     async def _evaluate_beside(self, config: EvalConfig, step: int, version: int, weights: Any) -> EvalResults:

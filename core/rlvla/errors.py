@@ -70,6 +70,10 @@ class WorkerDied(SimulatorError):
     """A simulator worker process that ended without an answer (killed, segmentation fault, out of memory)."""
 
 
+class TransportError(RlvlaError):
+    """Weights that did not come by the way that was chosen for them."""
+
+
 class StallError(RlvlaError):
     """No progress for too long; the message names who waits for whom."""
 

@@ -8,6 +8,7 @@ and forwards references to everything else.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -19,10 +20,10 @@ from rlvla import latency
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
 from rlvla.batcher import Batcher
-from rlvla.errors import WorkerDied
+from rlvla.errors import TransportError, WorkerDied
 from rlvla.hooks import Hooks
 from rlvla.metrics import Meter
-from rlvla.receipts import Ended, GenerateReceipt, Member, SlotReceipt, StepReceipt, UnitReport
+from rlvla.receipts import Ended, GenerateReceipt, Member, PublishReceipt, SlotReceipt, StepReceipt, UnitReport
 from rlvla.rollout import Rollout, Slot, surviving
 from rlvla.runtimes import Handle
 from rlvla.tickets import Tickets
@@ -31,6 +32,7 @@ from rlvla.watch import Watch
 from rlvla.work import GroupFeed, WindowFeed, Work
 
 R = TypeVar("R")
+log = logging.getLogger(__name__)
 
 
 class _News:
@@ -74,6 +76,7 @@ class Graph:
         periodic: called after each training step (evaluation, checkpoint), with the number of steps done.
         video: path for a training episode's video, or None, by episode number.
         times: takes the spans of actors; None: one that writes none.
+        transport: how weights travel (:mod:`rlvla.transport`).
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Graph:
         periodic: Callable[[int], Awaitable[None]],
         video: Callable[[int], Path | None] = lambda episode: None,
         times: Timekeeper | None = None,
+        transport: str = "reference",
     ) -> None:
         self.slots = slots
         self.until = until
@@ -110,6 +114,7 @@ class Graph:
         self._watch = watch
         self._units_per_step = units_per_step
         self._periodic = periodic
+        self.transport = transport
         self._video = video
         self._rollout = Rollout(slots, feed, self, video=self._next_video)
         self._tickets = Tickets(units_per_step, max_staleness, algorithm.keep, algorithm.spec.refill_budget)
@@ -124,8 +129,9 @@ class Graph:
         """Oldest and newest version in each unit that has begun and is not taken."""
         self._training: list[int] = []
         """Tickets that the trainer works on."""
-        self._offered: tuple[Any, int] | None = None
-        """Reference to the newest weights that generators have, or are about to have, and their version."""
+        self._offered: tuple[Any, int, str] | None = None
+        """What generators were told of the newest weights that they have, or are about to have, their version and kind."""
+        self._resending = asyncio.Lock()
         self._snapshot: asyncio.Future[None] | None = None
         """Pending while a publication has not copied the trainer's weights yet."""
         self._news = _News()
@@ -329,7 +335,7 @@ class Graph:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            made, tensors = await self._timed("publish", self._trainer.call("publish", weights, returns=1))
+            made, told = await self._timed("publish", self._sent(weights))
         finally:
             if not snapshot.done():
                 snapshot.set_result(None)
@@ -337,7 +343,7 @@ class Graph:
                 self._snapshot = None
         version, times = made.version, self.meter.times
         times.worked(self._trainer.name, "publish", made.began_ns, made.seconds, version=version)
-        self._offered = tensors, version
+        self._offered = told, version, weights
         await self._timed("publish", asyncio.gather(*map(self.offer, self._generators)))
         # A batch that is launched after the offers' receipts swaps first, so these weights act from now on.
         assert version >= self._tickets.version, "acting version went backwards"
@@ -345,11 +351,36 @@ class Graph:
         self._news.tell()
         self._hooks.call("on_weights_published", policy_version=version, seconds=loop.time() - began)
 
+    async def _sent(self, weights: str) -> tuple[PublishReceipt, Any]:
+        """Let the trainer send its weights; returns its receipt and what generators are to be told."""
+        way = () if self.transport == "reference" else (self.transport,)
+        try:
+            made, told = await self._trainer.call("publish", weights, *way, returns=1)
+        except TransportError as error:
+            self._leave_transport(error)
+            return await self._sent(weights)
+        return made, told
+
+    def _leave_transport(self, error: TransportError) -> None:
+        if self.transport == "store":
+            raise error
+        log.warning("%s; from now on weights go through the object store", error)
+        self.transport = "store"
+
     async def offer(self, generator: Handle) -> None:
         """Bring the newest weights to a generator."""
         assert self._offered is not None, "nothing was published"
-        tensors, version = self._offered
-        (receipt,) = await self._surviving(generator, lambda: generator.call("offer", tensors, version))
+        offered = self._offered
+        told, version, weights = offered
+        try:
+            (receipt,) = await self._surviving(generator, lambda: generator.call("offer", told, version))
+        except TransportError as error:  # one that took the place of another belongs to no group
+            async with self._resending:
+                if self._offered is offered:
+                    self._leave_transport(error)
+                    made, told = await self._sent(weights)
+                    self._offered = told, made.version, weights
+            return await self.offer(generator)
         self.meter.times.worked(generator.name, "offer", receipt.began_ns, receipt.seconds, version=version)
 
     async def _surviving(self, generator: Handle, calling: Callable[[], Awaitable[R]], anew: bool = False) -> R:

@@ -94,6 +94,11 @@ class Model(nn.Module, ABC):
         """Return the parameters of the value head, which may have a learning rate of its own."""
         return ()
 
+    def wrap_units(self) -> Iterable[nn.Module]:
+        """Return the modules (transformer blocks) whose trainable parameters ``train.shard: fsdp`` gathers one at a time, while
+        each computes; none: all that is trained is gathered for a pass. Each must be used by calling it."""
+        return ()
+
     def count_tokens(self, observation: ObservationBatch) -> Tensor:
         """Return what each sample costs, int64 ``[S]``, for micro-batches by token budget; all alike by default."""
         return torch.ones(len(observation), dtype=torch.int64)

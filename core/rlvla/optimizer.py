@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from rlvla import ranks
+from rlvla import ranks, sharding
 from rlvla.configs import TrainConfig
-from rlvla.errors import ConfigError, NonFiniteError, NothingToLearnError
+from rlvla.errors import CheckpointError, ConfigError, NonFiniteError, NothingToLearnError
 from rlvla.model import Model
 from rlvla.weights import Weights
 
@@ -80,12 +81,7 @@ class Optimizer:
             NonFiniteError: too many steps in a row had a gradient that is not finite.
             NothingToLearnError: too many steps in a row had none.
         """
-        if ranks.world() > 1:
-            for one in self._named.values():
-                if one.grad is None:  # a rank without samples in this step
-                    one.grad = torch.zeros_like(one)
-            ranks.add_up(one.grad for one in self._named.values() if one.grad is not None)
-        norm = torch.nn.utils.clip_grad_norm_(self._named.values(), self._config.max_grad_norm)
+        norm = self._clipped()
         if not torch.isfinite(norm):
             self._bad_steps += 1
             if self._bad_steps >= self._max_bad_steps:
@@ -104,6 +100,23 @@ class Optimizer:
                     self._average[name].lerp_(one, 1.0 - self._config.ema_decay)
         return float(norm)
 
+    def _clipped(self) -> Tensor:
+        """Add gradients up over ranks (those that are cut among them are) and scale them down; returns the norm before."""
+        cut = [one for one in self._named.values() if isinstance(one, DTensor)]
+        plain = [one for one in self._named.values() if not isinstance(one, DTensor)]
+        if ranks.world() > 1:
+            for one in plain:
+                if one.grad is None:  # a rank without samples in this step
+                    one.grad = torch.zeros_like(one)
+            ranks.add_up(one.grad for one in plain if one.grad is not None)
+        if not cut:
+            return torch.nn.utils.clip_grad_norm_(plain, self._config.max_grad_norm)
+        parts = [sharding.norm(one.grad for one in some if one.grad is not None) for some in (plain, cut)]
+        norm: Tensor = torch.stack(parts).norm()
+        for some in (plain, cut):
+            torch.nn.utils.clip_grads_with_norm_(some, self._config.max_grad_norm, norm)
+        return norm
+
     def _check_empty(self) -> None:
         if self._max_empty_steps is not None and self._empty_steps >= self._max_empty_steps:
             raise NothingToLearnError(
@@ -121,18 +134,29 @@ class Optimizer:
         """
         if self._average is None:
             raise ConfigError("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
-        return {**weights, **{name: one.clone() for name, one in self._average.items()}}
+        return {**weights, **{name: sharding.whole(one).clone() for name, one in self._average.items()}}
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return tensors (``"<parameter>/<what>"``) and JSON-able numbers, for an exact resume."""
+        """Return tensors (``"<parameter>/<what>"``), some cut among ranks, and JSON-able numbers, for an exact resume."""
         names = {id(one): name for name, one in self._named.items()}
         tensors = {
-            f"{names[id(parameter)]}/{key}": torch.as_tensor(value).detach().cpu().contiguous()
+            f"{names[id(parameter)]}/{key}": torch.as_tensor(value).detach()
             for parameter, state in self.adam.state.items()
             for key, value in state.items()
         }
-        tensors |= {f"{name}/average": one.cpu().contiguous() for name, one in (self._average or {}).items()}
+        tensors |= {f"{name}/average": one for name, one in (self._average or {}).items()}
         return tensors, {"bad_steps": self._bad_steps, "empty_steps": self._empty_steps}
+
+    def like(self, name: str) -> Tensor:
+        """Return zeros in the form that a tensor of :meth:`state` has on this rank.
+
+        Raises:
+            CheckpointError: it belongs to no parameter that is trained here.
+        """
+        parameter, _, what = name.rpartition("/")
+        if parameter not in self._named:
+            raise CheckpointError(f"the optimizer's state holds {name!r}, but no such parameter is trained here")
+        return torch.zeros(()) if what == "step" else torch.zeros_like(self._named[parameter]).detach()
 
     def load_state(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
         """Take back what :meth:`state` returned."""

@@ -65,6 +65,8 @@ def _work(config: RunConfig, specs: Specs, done: int) -> str:
 
 
 def _placement(config: RunConfig, specs: Specs, measured: Profile | None) -> str:
+    if specs.placement.devices > 1:
+        return f"placement: {specs.placement} of {specs.placement.devices} devices ({config.run.runtime} runtime)"
     device = measured.device if measured is not None else config.run.device
     cores = f"{measured.cores} cores" if measured is not None else "CPU cores"
     simulators = device if specs.sim.device == "gpu" else cores

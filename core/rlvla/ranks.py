@@ -1,13 +1,77 @@
-"""Sums over trainer ranks; on one rank, nothing happens."""
+"""Trainer ranks: how they meet, and sums over them; on one rank, nothing happens.
+
+Sums of tensors on the CPU go through gloo, of tensors on a GPU through NCCL.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from rlvla.errors import ConfigError
+
+_LONGEST = timedelta(hours=2)
+"""A collective may take: who does not answer is found out long before (:mod:`rlvla.trainers`)."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several trainer processes."""
+
+    number: int = 0
+    world: int = 1
+    meeting: tuple[str, int] = ("", 0)
+    """Address and port of the :class:`Meeting`."""
+
+    def join(self, device: torch.device) -> None:
+        """Make this process one of the ranks; a second call does nothing.
+
+        Args:
+            device: that it trains on.
+        """
+        if self.world == 1 or dist.is_initialized():
+            return
+        address, port = self.meeting
+        if address == "127.0.0.1":  # all ranks are here: no other interface has to be open
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        if device.type == "cuda":
+            os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast needs a fabric manager that many hosts lack
+            torch.cuda.set_device(device.index or 0)
+        store = TCPStore(address, port, is_master=False, timeout=timedelta(minutes=2))
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=self.number, world_size=self.world, timeout=_LONGEST)
+
+
+class Meeting:
+    """Where ranks find each other: a store in this process, on a port that the system chooses.
+
+    Args:
+        address: of the interface that it listens on, and that ranks reach; ``127.0.0.1`` where all are on this machine.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            with socket.create_server((address, 0)) as listener:
+                port = listener.getsockname()[1]
+                self._store = TCPStore(
+                    address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+                )
+        except OSError as error:
+            raise ConfigError(
+                f"run.placement: no port for the trainer ranks to meet at on {address}: {error}; free one, or take one rank "
+                "(train.shard none)"
+            ) from error
+        self.place = address, port
 
 
 def world() -> int:

@@ -27,3 +27,11 @@ def installed(plugins: Sequence[str]) -> dict[str, str]:
         except (metadata.PackageNotFoundError, ValueError):
             continue
     return found
+
+
+def everywhere(config: RunConfig) -> dict[str, str]:
+    """Return what every machine of a cluster must have alike: Python (``3.11``), the packages that actors use, chosen plugins."""
+    wanted = installed([getattr(config, kind).plugin.distribution for kind in GROUPS])
+    plugins = [getattr(config, kind).plugin.distribution for kind in GROUPS]
+    found = {name: wanted[name] for name in ("rlvla", "torch", "tensordict", *plugins) if name in wanted}
+    return {"python": ".".join(map(str, sys.version_info[:2])), **found}

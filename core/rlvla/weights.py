@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
+from rlvla import sharding
 from rlvla.model import Model
 
 Weights = dict[str, Tensor]
@@ -20,13 +21,14 @@ def acting_copy(model: Model) -> Model:
 
 
 def snapshot(model: Model) -> Weights:
-    """Return copies of the trainable parameters and of the buffers that are saved."""
-    saved = model.state_dict(keep_vars=True)
-    return {
-        name: tensor.detach().clone()
-        for name, tensor in saved.items()
-        if not isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad
-    }
+    """Return copies of the trainable parameters and of the buffers that are saved, whole: all ranks must ask if they are cut."""
+    with sharding.gathered(model):
+        saved = model.state_dict(keep_vars=True)
+        return {
+            name: tensor.detach().clone()
+            for name, tensor in saved.items()
+            if not isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad
+        }
 
 
 def products_in(precision: str, device: torch.device) -> torch.autocast:

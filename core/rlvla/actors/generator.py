@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from rlvla.batch import Action, ObservationBatch
-from rlvla.errors import NonFiniteError
+from rlvla.errors import NonFiniteError, TransportError
 from rlvla.model import Model
 from rlvla.noise import Noise
 from rlvla.receipts import CallReceipt, GenerateReceipt
+from rlvla.transport import Broadcast, Notice, Reference, Shelf, WeightTransport
 from rlvla.turns import computing
 from rlvla.weights import Weights, copy_into, products_in
 
@@ -25,23 +26,36 @@ class GeneratorActor:
         fixed_rows: deterministic mode: every batch has this many rows, each at its own place, since what else is in a
             batch changes the last bits of a row.
         precision: of matrix products, ``fp32`` or ``bf16``.
+        shelf: where a trainer rank of this process leaves weights.
     """
 
-    def __init__(self, model: Model, fixed_rows: int | None = None, precision: str = "fp32") -> None:
+    def __init__(
+        self, model: Model, fixed_rows: int | None = None, precision: str = "fp32", shelf: Shelf | None = None
+    ) -> None:
         self.model = model.eval().requires_grad_(False)
         self.version = -1
         self._fixed_rows = fixed_rows
         self._device = next(model.parameters()).device
         self._precision = precision
         self._staged: tuple[Weights, int] | None = None
+        self._ways: dict[str, WeightTransport] = {} if shelf is None else {"process": shelf}
 
-    def offer(self, weights: Weights, version: int) -> CallReceipt:
-        """Take new weights; they are used from the next batch on.
+    def connect(self, meeting: tuple[str, int], number: int, ends: int) -> None:
+        """Become an end of the group that weights are broadcast in."""
+        self._ways["broadcast"] = Broadcast(meeting, number, ends, self._device)
+
+    def offer(self, told: Weights | Notice, version: int) -> CallReceipt:
+        """Take new weights, or those that a notice announces; they are used from the next batch on.
 
         Raises:
             NonFiniteError: a weight is not a number; the old ones stay.
+            TransportError: they did not come.
         """
         began = time.monotonic_ns()
+        way = self._ways.get(told.via) if isinstance(told, Notice) else Reference()
+        if way is None:
+            raise TransportError(f"this generator has no way to receive weights by {told.via}")  # type: ignore[union-attr]
+        weights = way.receive(told)
         for name, tensor in weights.items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise NonFiniteError(f"version {version} of {name} has values that are not finite: not published")

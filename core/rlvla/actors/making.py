@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,14 @@ from rlvla.configs import Choice, RunConfig
 from rlvla.devices import usable_cores
 from rlvla.errors import ConfigError
 from rlvla.model import Model
+from rlvla.ranks import Rank
 from rlvla.seeds import derive
+from rlvla.transport import Shelf
 from rlvla.weights import acting_copy
 from rlvla.worker import Host, SubprocessSimulator
+
+_MAKING = threading.Lock()
+_ALONE = Rank()
 
 
 def device_of(name: str) -> torch.device:
@@ -50,30 +56,46 @@ def make_algorithm(config: RunConfig) -> Algorithm:
 
 
 class Learner:
-    """Makes generator and trainer; those made by one learner, in one process, share the frozen weights."""
+    """Makes generators and a trainer rank; those made by one learner, in one process, share the frozen weights.
 
-    def __init__(self, config: RunConfig, specs: Specs) -> None:
+    Args:
+        config: of the run.
+        specs: of the run.
+        rank: that the trainer is.
+        generators: that will be made beside a trainer whose parameters are cut among ranks: such a model cannot be copied.
+    """
+
+    def __init__(self, config: RunConfig, specs: Specs, rank: Rank = _ALONE, generators: int = 0) -> None:
         self.config = config
         self.specs = specs
+        self.rank = rank
+        self._generators = generators
+        self._copies: list[Model] = []
+        self._shelf = Shelf()
         self._model: Model | None = None
 
     def _made(self) -> Model:
-        if self._model is None:
-            torch.set_num_threads(self.config.run.threads or min(8, usable_cores()))
-            device = device_of(self.config.run.device)
-            self._model = make_model(self.config.model, self.specs, self.config.run.seed, device)
+        with _MAKING:  # actors are made in threads of their own
+            if self._model is None:
+                torch.set_num_threads(self.config.run.threads or min(8, usable_cores()))
+                device = device_of(self.config.run.device)
+                self._model = make_model(self.config.model, self.specs, self.config.run.seed, device)
+                self._copies = [acting_copy(self._model) for _ in range(self._generators)]
         return self._model
 
     def generator(self) -> GeneratorActor:
         """Return a generator with trainables of its own."""
         fixed_rows = self.specs.num_envs if self.config.run.deterministic else None
-        return GeneratorActor(acting_copy(self._made()), fixed_rows, self.config.train.precision)
+        model = self._made()
+        copied = self._copies.pop() if self._copies else acting_copy(model)
+        return GeneratorActor(copied, fixed_rows, self.config.train.precision, self._shelf)
 
     def trainer(self) -> TrainerActor:
-        """Return the trainer."""
-        config = self.config
+        """Return the trainer, or one rank of it once all have met."""
+        config, model = self.config, self._made()
+        self.rank.join(next(model.parameters()).device)
         return TrainerActor(
-            self._made(), make_algorithm(config), config.train, seed=config.run.seed, steps=config.run.steps
+            model, make_algorithm(config), config.train, seed=config.run.seed, steps=config.run.steps, shelf=self._shelf
         )
 
 

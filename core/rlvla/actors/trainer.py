@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlvla import memory, ranks
+from rlvla import memory, ranks, sharding, state_files
 from rlvla.algorithm import Algorithm
 from rlvla.assembly import Assembled, Assembly, Entry, check_groups
 from rlvla.batch import Action, Loss, ObservationBatch, Outcome
@@ -30,6 +29,7 @@ from rlvla.model import Model
 from rlvla.optimizer import Optimizer
 from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
+from rlvla.transport import Broadcast, Notice, Reference, Shelf, Store, WeightTransport
 from rlvla.turns import computing
 from rlvla.weights import Weights, products_in, snapshot
 
@@ -45,7 +45,16 @@ class TrainerActor:
     With several ranks, each holds its own units; minibatches, denominators, gradients and metrics are of all ranks.
     """
 
-    def __init__(self, model: Model, algorithm: Algorithm, config: TrainConfig, *, seed: int, steps: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        config: TrainConfig,
+        *,
+        seed: int,
+        steps: int,
+        shelf: Shelf | None = None,
+    ) -> None:
         self.model = model.train()
         self.algorithm = algorithm
         self.config = config
@@ -54,12 +63,19 @@ class TrainerActor:
         self._seed = seed
         self._assembly = Assembly()
         self._device = next(model.parameters()).device
-        self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
-        self._was_empty = False
-        self._teachers: dict[str, Teacher] = {}
         self._reference: Model | None = None
         if algorithm.spec.reference and model.reference() is None:
             self._reference = copy.deepcopy(model).eval().requires_grad_(False)
+        self._cut = config.shard == "fsdp" and ranks.world() > 1
+        """Parameters are cut among ranks: each pass through the model gathers them, so all ranks do as many."""
+        if self._cut:
+            sharding.shard(model)
+        self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
+        self._was_empty = False
+        self._ways: dict[str, WeightTransport] = {"reference": Reference(), "store": Store()}
+        if shelf is not None:
+            self._ways["process"] = shelf
+        self._teachers: dict[str, Teacher] = {}
 
     def record(
         self,
@@ -68,25 +84,42 @@ class TrainerActor:
         outcome: Outcome,
         after: ObservationBatch,
         version: int,
-        entries: Sequence[Entry],
+        entries: Sequence[Entry | None],
     ) -> None:
-        """Keep one chunk step of a slot."""
+        """Keep one chunk step of a slot; None: a row whose unit is another rank's."""
         self._assembly.record(before, action, outcome, after, version, entries)
 
     def forget(self, ticket: int, member: int | None = None) -> None:
         """Drop what was recorded of a unit, or of one member."""
         self._assembly.forget(ticket, member)
 
-    def publish(self, weights: str = "latest") -> tuple[PublishReceipt, Weights]:
-        """Return the version that the weights have now, and a copy of them or of their running average (``"ema"``)."""
+    def connect(self, meeting: tuple[str, int], ends: int) -> None:
+        """Become the end that sends in the group that weights are broadcast in."""
+        self._ways["broadcast"] = Broadcast(meeting, 0, ends, self._device)
+
+    def publish(self, weights: str = "latest", via: str = "reference") -> tuple[PublishReceipt, Weights | Notice]:
+        """Send a copy of the weights, or of their running average (``"ema"``), whole.
+
+        Returns:
+            Their version with the times of it, and what generators are to be told (:mod:`rlvla.transport`).
+
+        Raises:
+            TransportError: somebody on that way is gone.
+        """
         began = time.monotonic_ns()
         copied = snapshot(self.model)
         if weights == "ema":
             copied = self._optimizer.averaged(copied)
-        return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), copied
+        told = self._ways[via].send(copied, self.version)
+        return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), told
 
-    def train(self, tickets: Sequence[int], step: int) -> TrainReceipt:
+    def train(self, tickets: Sequence[int], step: int, of_all: int | None = None) -> TrainReceipt:
         """Do training step ``step`` (from 0) on these units; the version goes up by one.
+
+        Args:
+            tickets: of this rank's units.
+            step: its number.
+            of_all: units of all ranks; None: this one is alone.
 
         Raises:
             NonFiniteError: the loss or gradient was not finite too often in a row.
@@ -97,14 +130,14 @@ class TrainerActor:
         metrics: dict[str, float] = {}
         lags: tuple[int, ...] = ()
         spec = self.algorithm.spec
-        if tickets or spec.unit == "demonstration":
+        if (len(tickets) if of_all is None else of_all) or spec.unit == "demonstration":
             self.algorithm.progress(step, self.steps)
             self._optimizer.begin_step(step, self.steps)
             if spec.unit == "demonstration":
                 data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
             else:
                 data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
-            if spec.unit == "group":
+            if spec.unit == "group" and tickets:
                 check_groups(data)
             self._fill(data)
             batch = self.algorithm.prepare(data.trajectories)
@@ -119,15 +152,15 @@ class TrainerActor:
                     empty,
                 )
             self._was_empty = empty > 0
-            of_all = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
-            ranks.add_up([of_all])
+            lag_sums = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
+            ranks.add_up([lag_sums])
             oldest = ranks.largest(float(lag.max()) if len(lag) else 0.0)
             lag_counts = torch.bincount(lag.clamp(min=0), minlength=int(oldest) + 1).double()
             ranks.add_up([lag_counts])
             lags = tuple(map(int, lag_counts.tolist()))
             metrics["train/staleness_max"] = oldest
-            metrics["train/staleness_mean"] = float(of_all[0] / of_all[1])
-            metrics["train/samples"] = float(of_all[1])
+            metrics["train/staleness_mean"] = float(lag_sums[0] / lag_sums[1])
+            metrics["train/samples"] = float(lag_sums[1])
             metrics["train/learning_rate"] = self._optimizer.learning_rate
         self.version += 1
         return TrainReceipt(
@@ -164,18 +197,37 @@ class TrainerActor:
     def _fill(self, data: Assembled) -> None:
         """Add what the algorithm asks for beside what was played: values of final observations, further log-probs."""
         spec, trajectories = self.algorithm.spec, data.trajectories
-        if data.final_observations is not None:
-            parts = data.final_observations.split(_FORWARD_BATCH)
-            values = []
-            for part in parts:
-                with computing(), products_in(self.config.precision, self._device):
-                    values.append(self.model.value(self.model.preprocess(part))[:, 0])
-            trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
+        if spec.values:
+            finals = data.final_observations
+            parts = finals.split(_FORWARD_BATCH) if finals is not None else ()
+            missing = self._missing(len(parts))
+            values = [self._values(part) for part in parts]
+            for _ in range(missing):
+                self._values(self._spare(data)[0])
+            if values:
+                trajectories.final_value[data.final_index] = torch.cat(values).float().cpu()
         if spec.proximal != "none":
             self._fill_proximal(data)
         if spec.reference:
             with self.model.reference() or nullcontext():
                 trajectories.reference_logp = self._logp(self._reference or self.model, data)
+
+    def _missing(self, passes: int) -> int:
+        """Return how many more passes through the model another rank makes, where all have to make as many.
+
+        To be asked before the first of them, since they are collectives too.
+        """
+        return int(ranks.largest(passes)) - passes if self._cut else 0
+
+    def _spare(self, data: Assembled) -> tuple[ObservationBatch, TensorDict]:
+        """Return a sample for passes that are made for the other ranks alone."""
+        if len(data.observations):
+            return data.observations[:1], data.replay[:1]
+        return self._assembly.spare()
+
+    def _values(self, observations: ObservationBatch) -> Tensor:
+        with computing(), products_in(self.config.precision, self._device):
+            return self.model.value(self.model.preprocess(observations))[:, 0]
 
     def _fill_proximal(self, data: Assembled) -> None:
         """Add log-probs under the weights that the training step starts from: of all samples, or of older versions'.
@@ -191,7 +243,7 @@ class TrainerActor:
             if wanted.any():
                 trajectories.proximal_logp = trajectories.logp.clone()
                 trajectories.proximal_logp[wanted] = math.nan
-        elif spec.proximal == "all" or wanted.any():
+        elif spec.proximal == "all" or ranks.largest(float(wanted.any())):
             trajectories.proximal_logp = self._logp(self.model, data, only=wanted)
 
     def _logp(self, model: Model, data: Assembled, only: Tensor | None = None) -> Tensor:
@@ -200,8 +252,12 @@ class TrainerActor:
         filled = data.trajectories.logp.clone()
         wanted = exists if only is None else only
         samples = wanted[exists].nonzero().squeeze(1).split(_FORWARD_BATCH)
+        missing = self._missing(len(samples))
         logp = [self._evaluate(model, data.observations[part], data.replay[part]).logp.cpu() for part in samples]
-        filled[wanted] = torch.cat(logp).to(filled.dtype)
+        for _ in range(missing):
+            self._evaluate(model, *self._spare(data))
+        if logp:
+            filled[wanted] = torch.cat(logp).to(filled.dtype)
         return filled
 
     def _evaluate(self, model: Model, observations: ObservationBatch, replay: TensorDict) -> Any:
@@ -228,15 +284,19 @@ class TrainerActor:
         valid_SH1 = data.trajectories.valid[:, 0, :, None].to(self._device)
         entries = (valid_SH1.sum() * data.trajectories.logp.shape[-1]).double()
         ranks.add_up([entries])
-        for part in self._micro_batches(data, torch.arange(len(valid_SH1))):
+        parts = list(self._micro_batches(data, torch.arange(len(valid_SH1))))
+        missing = self._missing(len(parts))
+        for part in parts:
             with computing():
-                logp_SHK = self._evaluate(self.model, data.observations[part], data.replay[part]).logp.float()
+                evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
+                logp_SHK = evaluation.logp.float()
                 mask_SHK = valid_SH1[part].expand(logp_SHK.shape)
                 total = torch.where(mask_SHK, -logp_SHK, 0.0).double().sum()
                 loss = Loss((config.imitation_weight * total / entries.clamp(min=1.0)).float())
                 loss.metrics["imitation_nll"] = (total.detach(), mask_SHK.sum())
-                loss.total.backward()
+                self._backward(loss.total, evaluation)
             sums.count(loss)
+        self._accompany(data, missing)
 
     # ---- passes -------------------------------------------------------------------------------------------------
 
@@ -273,14 +333,17 @@ class TrainerActor:
         self._optimizer.zero()
         denominators = {name: one.to(self._device) for name, one in self.algorithm.denominators(batch[chosen]).items()}
         ranks.add_up(denominators[name] for name in sorted(denominators))
-        for part in self._micro_batches(data, chosen):
+        parts = list(self._micro_batches(data, chosen))
+        missing = self._missing(len(parts))
+        for part in parts:
             with computing():
                 evaluation = self._evaluate(self.model, data.observations[part], data.replay[part])
                 loss = self.algorithm.loss(batch[part].to(self._device), evaluation, denominators)
-                loss.total.backward()
+                self._backward(loss.total, evaluation)
             sums.count(loss)
             if key[1:] == (0, 0) and self.algorithm.spec.unit != "demonstration":
                 self._compare(data, part, evaluation.logp, sums)
+        self._accompany(data, missing)
         self._imitate(key, sums)
         norm = self._optimizer.update()
         if math.isnan(norm):
@@ -289,6 +352,19 @@ class TrainerActor:
             sums.mean("grad_norm", norm)
         if norm == 0:
             sums.total("empty_steps", 1.0 / ranks.world())
+
+    def _backward(self, total: Tensor | float, evaluation: Any) -> None:
+        """Compute gradients; where parameters are cut, of all of them on every rank, if only zeros."""
+        if self._cut:
+            total = total + 0.0 * (evaluation.logp.nan_to_num().sum() + evaluation.value.sum())
+        if isinstance(total, Tensor):
+            total.backward()
+
+    def _accompany(self, data: Assembled, passes: int) -> None:
+        """Take part in passes that other ranks make and this one has no samples for."""
+        for _ in range(passes):
+            with computing():
+                self._backward(0.0, self._evaluate(self.model, *self._spare(data)))
 
     @torch.no_grad()
     def _compare(self, data: Assembled, part: Tensor, logp: Tensor, sums: Sums) -> None:
@@ -332,15 +408,23 @@ class TrainerActor:
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the weights (``model/``) and the optimizer's state; returns JSON-able numbers for :meth:`load`."""
-        self.model.save(folder / "model")
+        """Write the weights (``model/``) and the optimizer's state; returns JSON-able numbers for :meth:`load`.
+
+        Where parameters are cut among ranks, all must be told to.
+        """
+        cut = sharding.is_sharded(self.model)
+        with sharding.gathered(self.model):
+            if not cut or ranks.rank() == 0:
+                self.model.save(folder / "model")
         tensors, numbers = self._optimizer.state()
-        save_file(tensors, folder / "optimizer.safetensors")
+        state_files.write(folder, tensors, together=cut)
         return {"version": self.version, "optimizer": numbers, "algorithm": self.algorithm.state()}
 
     def load(self, folder: Path, numbers: Mapping[str, Any]) -> None:
         """Take back what :meth:`save` wrote, in place."""
-        self.model.load(folder / "model")
-        self._optimizer.load_state(load_file(folder / "optimizer.safetensors"), numbers["optimizer"])
+        with sharding.gathered(self.model, write=True):
+            self.model.load(folder / "model")
+        tensors = state_files.read(folder, self._optimizer.like)
+        self._optimizer.load_state(tensors, numbers["optimizer"])
         self.version = numbers["version"]
         self.algorithm.load_state(numbers["algorithm"])

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from rlvla import versions
+from rlvla.checks import Specs, on_gpus
+from rlvla.configs import RunConfig
+
 
 class Handle(Protocol):
     """An actor somewhere."""
@@ -26,6 +30,9 @@ class Handle(Protocol):
     def send(self, method: str, *arguments: Any) -> None:
         """Call a method without waiting; an error shows at the next waited call."""
 
+    async def answers(self, seconds: float) -> bool:
+        """Say whether its process answers in time, whatever the actor is doing."""
+
     def kill(self) -> None:
         """End what hangs in a simulator's call, from any thread: the call then fails."""
 
@@ -36,26 +43,41 @@ class Handle(Protocol):
 class Runtime(Protocol):
     """Makes actors. One call at a time runs in an actor, in the order of the calls."""
 
-    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
+    address: str
+    """Of the interface at which this process is reached by the actors' processes."""
+
+    def start(
+        self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False, device: int = 0
+    ) -> list[Handle]:
         """Return handles of actors that live in one process, each in a thread of its own.
 
         Args:
             actors: name to what makes it, called in that process.
+            device: number of the GPU that it uses, if the run has any.
             replaceable: where that process dies, a call that waits in it, or the next one, fails with
                 :class:`rlvla.errors.WorkerDied`, and calls after it reach an actor that is made anew in another process.
                 Else they fail too.
         """
 
+    def nodes(self) -> list[int]:
+        """Return the number of the machine of each device."""
+
     def close(self) -> None:
         """End what the runtime started; its actors are closed before."""
 
 
-def runtime_of(name: str) -> Runtime:
-    """Return the runtime that ``run.runtime`` names."""
-    if name == "ray":
+def runtime_of(config: RunConfig, specs: Specs) -> Runtime:
+    """Return the runtime that ``run.runtime`` names, for a run.
+
+    Raises:
+        ConfigError: Ray, or its cluster, cannot take the run.
+    """
+    if config.run.runtime == "ray":
+        from rlvla.runtimes import cluster
         from rlvla.runtimes.ray import RayRuntime
 
-        return RayRuntime()
+        wanted = versions.everywhere(config)
+        return RayRuntime(specs.placement.devices, on_gpus(config), wanted, cluster.played_bytes(specs))
     from rlvla.runtimes.local import LocalRuntime
 
     return LocalRuntime()

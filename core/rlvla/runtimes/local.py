@@ -36,6 +36,9 @@ class LocalHandle:
         for future in done:
             future.result()
 
+    async def answers(self, seconds: float) -> bool:
+        return True
+
     def kill(self) -> None:
         if hasattr(self.actor, "kill"):
             self.actor.kill()
@@ -63,8 +66,15 @@ class LocalHandle:
 class LocalRuntime:
     """Actors are threads of this process."""
 
-    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
+    address = "127.0.0.1"
+
+    def start(
+        self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False, device: int = 0
+    ) -> list[Handle]:
         return [LocalHandle(name, make()) for name, make in actors.items()]
+
+    def nodes(self) -> list[int]:
+        return [0]
 
     def close(self) -> None:
         """Nothing is left."""

@@ -1,69 +1,107 @@
 """The Ray runtime: actors are in Ray worker processes; payloads stay in the object store, receipts come here.
 
-It joins the cluster that RAY_ADDRESS names, or a Ray that runs in this process already, or else starts one that listens on
-the loopback interface alone and ends with the run.
+It joins the cluster that RAY_ADDRESS names, or a Ray that runs in this process already, or else starts one that ends with
+the run. Ray listens on every interface whatever it is told, so that one takes nobody without a secret of this process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import logging
 import os
-import threading
+import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rlvla.devices import usable_cores
+from rlvla.devices import cluster_address, usable_cores
 from rlvla.errors import ConfigError, WorkerDied
-from rlvla.runtimes import Handle
+from rlvla.runtimes import Handle, cluster
 from rlvla.runtimes.local import parts_of
 
+if cluster_address() is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+    # It reads this once, when it is imported.
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 try:
     import ray
     from ray.exceptions import RayActorError, RayTaskError
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
 
+log = logging.getLogger(__name__)
+_ray: Any = ray
+"""Without its types, which it has in part."""
+_CALLS = 100_000
+"""That may wait in a worker: what is played while the trainer trains."""
+_SHARE = 0.05
+"""Of a GPU, that a worker asks for: the whole of it is reserved, and its workers share it as the placement says."""
+_RESERVE_S = 30.0
+
+
+def _see_own_gpu(given: Sequence[str]) -> None:
+    """Show this process, before torch looks, and its simulators the GPUs that Ray gave it.
+
+    Ray does so itself for CUDA, unless it was told not to (RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES), which would put every
+    worker on the first GPU. EGL counts devices as the driver does.
+    """
+    if given:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(given)
+        if given[0].isdecimal():
+            os.environ["MUJOCO_EGL_DEVICE_ID"] = given[0]
+
 
 class _Host:
-    """Lives in a Ray worker: some of a run's actors, each with a thread of its own."""
+    """Lives in a Ray worker: some of a run's actors, each with a thread of its own.
+
+    Ray calls it on an event loop, so that calls that wait for an actor, or for an earlier call of theirs, hold up nobody.
+    """
 
     def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        _see_own_gpu([str(one) for one in ray.get_gpu_ids()])
         self._makers = dict(makers)
         self._actors: dict[str, Any] = {}
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in makers}
         self._failed: dict[str, Exception] = {}
-        self._turn = threading.Condition()
         self._next = dict.fromkeys(makers, 0)
         """Number of the next call of each actor: calls reach this process in any order."""
+        self._early: dict[tuple[str, int], asyncio.Future[None]] = {}
+        """Calls that came before their turn."""
 
-    def call(self, name: str, number: int, method: str, returns: int, *arguments: Any) -> Any:
+    async def call(self, name: str, number: int, method: str, returns: int, *arguments: Any) -> Any:
         """Call a method of an actor; see :meth:`rlvla.runtimes.Handle.call`."""
-        called = self._submitted(name, number, method, arguments)
+        called = await self._submitted(name, number, method, arguments)
         if failed := self._failed.pop(name, None):
             raise failed
-        parts = parts_of(called.result(), returns, f"{name}.{method}")
+        parts = parts_of(await called, returns, f"{name}.{method}")
         if failed := self._failed.pop(name, None):
             raise failed
         return parts[0] if len(parts) == 1 else tuple(parts)
 
-    def send(self, name: str, number: int, method: str, *arguments: Any) -> None:
+    async def send(self, name: str, number: int, method: str, *arguments: Any) -> None:
         """Call a method whose error shows at the next call."""
         try:
-            self._submitted(name, number, method, arguments).result()
+            await (await self._submitted(name, number, method, arguments))
         except Exception as error:
             self._failed.setdefault(name, error)
 
-    def _submitted(self, name: str, number: int, method: str, arguments: Sequence[Any]) -> Any:
+    async def _submitted(self, name: str, number: int, method: str, arguments: Sequence[Any]) -> asyncio.Future[Any]:
+        """Put a call in its actor's queue, when it is its turn."""
         fetched = [
-            ray.get(list(one)) if isinstance(one, list) and one and isinstance(one[0], ray.ObjectRef) else one
+            await asyncio.gather(*one) if isinstance(one, list) and one and isinstance(one[0], ray.ObjectRef) else one
             for one in arguments  # references that are arguments by themselves were fetched by Ray
         ]
-        with self._turn:
-            self._turn.wait_for(lambda: self._next[name] == number)
-            self._next[name] += 1
-            called = self._threads[name].submit(self._run, name, method, fetched)
-            self._turn.notify_all()
+        loop = asyncio.get_running_loop()
+        if self._next[name] != number:
+            self._early[name, number] = loop.create_future()
+            await self._early[name, number]
+            del self._early[name, number]
+        called = loop.run_in_executor(self._threads[name], self._run, name, method, fetched)
+        self._next[name] += 1
+        if (next_one := self._early.get((name, self._next[name]))) is not None:
+            next_one.set_result(None)
         return called
 
     def _run(self, name: str, method: str, arguments: Sequence[Any]) -> Any:
@@ -72,33 +110,36 @@ class _Host:
             self._actors[name] = self._makers[name]()
         return getattr(self._actors[name], method)(*arguments)
 
-    def kill(self, name: str) -> None:
+    async def ping(self) -> int:
+        """Answer, with the number of this process."""
+        return os.getpid()
+
+    async def kill(self, name: str) -> None:
         """End what hangs in an actor's call."""
         actor: Any = self._actors.get(name)
         if hasattr(actor, "kill"):
             actor.kill()
 
-    def close(self, name: str) -> None:
+    async def close(self, name: str) -> None:
         """Close an actor after its present call."""
         actor: Any = self._actors.get(name)
         if hasattr(actor, "close"):
-            self._threads[name].submit(actor.close).result()
+            await asyncio.get_running_loop().run_in_executor(self._threads[name], actor.close)
 
 
 class _Place:
     """The Ray worker that some actors live in, or the one after it."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], Any]], replaceable: bool) -> None:
+    def __init__(self, makers: Mapping[str, Callable[[], Any]], replaceable: bool, where: Mapping[str, Any]) -> None:
         self._makers = dict(makers)
         self._replaceable = replaceable
+        self._where = dict(where)
         self.life = 0
         """How many workers have died."""
         self.host = self._started()
 
     def _started(self) -> Any:
-        count = len(self._makers)
-        concurrency = 1 if count == 1 else 2 * count  # a call and what ends it, of each
-        options = {"num_cpus": 0, "max_concurrency": concurrency, "scheduling_strategy": "SPREAD"}
+        options = {"num_cpus": 0, "max_concurrency": _CALLS, **self._where}
         return ray.remote(_Host).options(**options).remote(self._makers)
 
     def died(self, life: int) -> None:
@@ -142,6 +183,13 @@ class RayHandle:
     def send(self, method: str, *arguments: Any) -> None:
         self._place.host.send.options(num_returns=0).remote(self.name, next(self._numbers), method, *arguments)
 
+    async def answers(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(_resolved(self._place.host.ping.remote()), seconds)
+        except (TimeoutError, RayActorError):
+            return False
+        return True
+
     def kill(self) -> None:
         self._place.host.kill.remote(self.name)
 
@@ -155,28 +203,117 @@ class RayHandle:
             self.kill()
 
 
-class RayRuntime:
-    """Actors are in Ray workers."""
+async def _resolved(reference: Any) -> Any:
+    return await reference
 
-    def __init__(self) -> None:
+
+class RayRuntime:
+    """Actors are in Ray workers.
+
+    Args:
+        devices: that the run uses.
+        gpus: they are GPUs: each is reserved, with the workers that use it.
+        packages: package to version that every machine of a cluster must have.
+        played: most bytes of pictures that wait in the object store.
+    """
+
+    def __init__(
+        self, devices: int = 1, gpus: bool = False, packages: Mapping[str, str] | None = None, played: int = 0
+    ) -> None:
         self._places: list[_Place] = []
+        self._devices = devices
+        self._group: Any = None
         self._started = not ray.is_initialized()
         if self._started:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-            if os.environ.get("RAY_ADDRESS"):
-                ray.init(**quiet)
-            else:
-                ray.init(num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+            _connect(played)
+        several = sum(node["Alive"] for node in _ray.nodes()) > 1
+        self.address = str(_ray.util.get_node_ip_address()) if several else "127.0.0.1"
+        try:
+            if packages and (several or cluster_address() is not None):
+                cluster.check_nodes(ray, packages)
+            if gpus:
+                self._group = _reserved(devices)
+        except BaseException:
+            self.close()
+            raise
 
-    def start(self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False) -> list[Handle]:
-        place = _Place(actors, replaceable)
+    def start(
+        self, actors: Mapping[str, Callable[[], Any]], replaceable: bool = False, device: int = 0
+    ) -> list[Handle]:
+        where: dict[str, Any] = {"scheduling_strategy": "SPREAD"}
+        if self._group is not None:
+            bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=device)
+            where = {"scheduling_strategy": bundle, "num_gpus": _SHARE}
+        place = _Place(actors, replaceable, where)
         self._places.append(place)
         return [RayHandle(name, place) for name in actors]
+
+    def nodes(self) -> list[int]:
+        if self._group is None:
+            return [0] * self._devices
+        at = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        order: dict[str, int] = {}
+        return [order.setdefault(at[device], len(order)) for device in range(self._devices)]
 
     def close(self) -> None:
         for place in self._places:
             ray.kill(place.host)
         self._places.clear()
+        if self._group is not None:
+            ray.util.remove_placement_group(self._group)
+            self._group = None
         if self._started:
             ray.shutdown()
+
+
+def _connect(played: int) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one for this run alone.
+
+    Raises:
+        ConfigError: of another version of Ray or Python, nobody there, or too little shared memory.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    if (address := cluster_address()) is not None:
+        cluster.reach(address)
+        try:
+            ray.init(**quiet)
+        except (RuntimeError, ConnectionError) as error:
+            raise ConfigError(
+                f"run.runtime: cannot join the Ray cluster at RAY_ADDRESS={address}: {error}; wanted Ray {ray.__version__} on every "
+                "machine (ray status), the same Python, and an address that this machine reaches"
+            ) from error
+    else:
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            log.warning(
+                "Ray listens on every interface and takes anybody: RAY_AUTH_MODE is not 'token'; mind the firewall"
+            )
+        ray.init(
+            num_cpus=usable_cores(),
+            object_store_memory=cluster.store_bytes(played),
+            include_dashboard=False,
+            **quiet,
+        )
+
+
+def _reserved(devices: int) -> Any:
+    """Reserve a GPU, and a core for it, for each device; those of a machine are next to each other.
+
+    Raises:
+        ConfigError: there are not so many, or others hold them.
+    """
+    there = _ray.cluster_resources()
+    needs = f"run.devices: needs {devices} GPUs and as many cores"
+    if there.get("GPU", 0) < devices or there.get("CPU", 0) < devices:
+        raise ConfigError(
+            f"{needs}; the cluster has {there.get('GPU', 0):g} GPUs and {there.get('CPU', 0):g} cores: lower run.devices, or add "
+            "machines"
+        )
+    group = ray.util.placement_group([{"GPU": 1, "CPU": 1}] * devices, strategy="PACK")
+    if not group.wait(timeout_seconds=_RESERVE_S):
+        free = _ray.available_resources()
+        ray.util.remove_placement_group(group)
+        raise ConfigError(
+            f"{needs}; {free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} cores are free: others hold the rest (ray status)"
+        )
+    return group

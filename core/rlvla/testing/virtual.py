@@ -240,6 +240,9 @@ class FakeHandle:
     def send(self, method: str, *arguments: Any) -> None:
         getattr(self.actor, method)(*arguments)
 
+    async def answers(self, seconds: float) -> bool:
+        return True
+
     def kill(self) -> None:
         """Nothing hangs here."""
 

@@ -193,6 +193,9 @@ class TinyModel(Model):
     def value_head(self) -> Iterable[nn.Parameter]:
         return self.values.parameters() if self.values is not None else ()
 
+    def wrap_units(self) -> Iterable[nn.Module]:
+        return (self.trunk,)
+
     def count_tokens(self, observation: ObservationBatch) -> Tensor:
         cut = (self.config.image_size // self.config.patch) ** 2 * len(self._cameras)
         return torch.tensor([cut + len(self._hash(text)) for text in observation.instructions()])

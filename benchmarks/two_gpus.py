@@ -1,0 +1,184 @@
+"""One run on two GPUs of a machine: every placement, sharded training, weights by NCCL; how it scales, and what holds it back.
+
+    python benchmarks/two_gpus.py --out results --machine "two H200, 32 CPU cores"
+    python benchmarks/two_gpus.py --out results --cells one collocated --steps 6 --limit 240
+    python benchmarks/two_gpus.py --out /tmp/two --tiny                # small sizes on the fake simulator, two parts of a CPU
+
+It needs Ray (``rlvla[ray]``; the wheel of 2.60 for Python 3.12 has 79 MB), GR00T and LIBERO.
+
+The work of a step is fixed for each GPU: 64 environments (4 in each of 16 processes) x 80 env steps of one task of LIBERO
+spatial, two 256-pixel cameras rendered through EGL on the GPU that the placement says, chunks of 10, one pass over 512 chunks in
+optimizer steps of 256. The model is a full-size GR00T N1.5 with random weights: backbone frozen, its features kept, head trained.
+
+Cells: ``one-local`` and ``one`` (what Ray costs), both on one GPU; on two GPUs ``collocated`` (a generator and a trainer rank in one
+process on each, gradients added up), ``fsdp`` (the same, parameters and optimizer cut among ranks), ``disaggregated`` (a generator on
+the first, the trainer on the second, weights broadcast by NCCL), ``hybrid`` (rendering on the first, generator on the second, the
+trainer on both).
+
+Rates and steps that count are those of ``scheduler_runs``. ``scaling`` is a cell's rate over ``one``'s. ``publication_share`` is what new
+weights take from whoever waits for them most: the larger of the trainer's copying and the slowest generator's taking over, as a
+share of all seconds that count. Each cell runs in a process of its own; an existing result of another cell stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import scheduler_runs
+
+RECIPE = Path(__file__).parent.parent / "examples" / "gr00t_libero_ppo_full-async_cuda.py"
+CELLS: dict[str, dict[str, Any]] = {
+    "one-local": {"run": {"runtime": "local"}},
+    "one": {"run": {"devices": 1}},
+    "collocated": {"run": {"devices": 2, "placement": "collocated"}},
+    "fsdp": {"run": {"devices": 2, "placement": "collocated"}, "train": {"shard": "fsdp"}},
+    "disaggregated": {"run": {"devices": 2, "placement": "disaggregated", "transport": "broadcast"}},
+    "hybrid": {"run": {"devices": 2, "placement": "hybrid"}, "scheduler": {"use": "hybrid"}},
+}
+
+
+def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the mapping of a run, with a checkpoint written beside it."""
+    from rlvla.configs import overridden
+    from rlvla_model_gr00t import tiny
+    from rlvla_model_gr00t.header import HeadShape, QwenShape, SiglipShape
+
+    made = runpy.run_path(str(RECIPE))["recipe"]()
+    place.mkdir(parents=True, exist_ok=True)
+    sizes: dict[str, Any] = {"siglip": SiglipShape(), "qwen": QwenShape(), "head": HeadShape()}
+    if options.tiny:
+        sizes = {"action_dim": 2, "state_dim": 2}
+    tiny.write(place / "checkpoint", weights=False, tags=("libero_franka",), **sizes)
+    cell = CELLS[name]
+    devices = cell["run"].get("devices", 1)
+    envs = devices * options.envs
+    change: dict[str, Any] = {
+        "sim": {"num_envs": envs, "max_episode_steps": 240, "tasks": [0]},
+        "model": {"path": str(place / "checkpoint"), "tokenizer_path": None, "horizon": 10, "keep_features": 4096},
+        "algo": {"window": 8, "windows_per_step": envs, "passes": 1, "minibatch_size": devices * 256},
+        "scheduler": {"use": "full-async", "max_staleness": 1},
+        "train": {"micro_batch": options.micro_batch},
+        "eval": {"every": 0},
+        "run": {
+            "runtime": "ray",
+            "steps": options.steps,
+            "slots": devices * options.slots,
+            "directory": str(place),
+            "name": name,
+            "save_every": 0,
+            "without": ["display", "tensorboard"],
+        },
+    }
+    if options.tiny:
+        change["sim"] = {"use": "fake", "num_envs": 4 * devices, "max_episode_steps": 40}
+        change["algo"] |= {"window": 2, "windows_per_step": 4 * devices, "minibatch_size": 8 * devices}
+        change["run"] |= {"device": "cpu", "sim_in_process": True, "slots": 2 * devices, "threads": 1}
+        change["model"] |= {"dtype": "fp32", "pad_to": 128, "state_keys": None, "action_keys": None}
+    for section, more in cell.items():
+        change[section] = {**change[section], **more} if section != "scheduler" else more
+    return overridden(made, change)
+
+
+def train(name: str, options: argparse.Namespace) -> None:
+    """Train in one cell, in a folder below ``--out``."""
+    import rlvla
+
+    logging.basicConfig(level=logging.INFO)
+    with rlvla.build(**recipe(name, options.out / "runs", options)) as run:
+        print(run.specs.placement, run.specs.transport, flush=True)
+        run.train()
+
+
+def summary(name: str, folder: Path) -> dict[str, Any]:
+    """Return what the steps that count were, and what publications took in them."""
+    scheduler = CELLS[name].get("scheduler", {"use": "full-async"})["use"]
+    found = {**scheduler_runs.summary(scheduler, folder / "metrics.jsonl"), "scheduler": name}
+    if "counted_steps" in found:
+        steps = found["counted_steps"]
+        found |= publications(folder, len(steps) * found["time/step_s"] * 1e9, steps[0] - 1, steps[-1])
+    return found
+
+
+def publications(folder: Path, nanoseconds: float, first: int, last: int) -> dict[str, Any]:
+    """Return what publications of versions ``first`` to ``last`` took from trainer and generators."""
+    from rlvla.tracing import read
+
+    taken: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for span in read(folder):
+        if span.phase in ("publish", "offer") and first <= span.version <= last:
+            taken[span.actor, span.phase].append(span.ended_ns - span.began_ns)
+    sums = {f"{phase} of {actor}": sum(some) / nanoseconds for (actor, phase), some in taken.items()}
+    return {
+        "publication_share": max(sums.values(), default=0.0),
+        "publications": {who: round(share, 5) for who, share in sorted(sums.items())},
+    }
+
+
+def scaling(runs: list[dict[str, Any]]) -> None:
+    """Add each cell's rate over that of one GPU."""
+    one = next((row.get("env_steps_per_second") for row in runs if row["scheduler"] == "one"), None)
+    for row in runs:
+        if one and "env_steps_per_second" in row:
+            row["scaling"] = row["env_steps_per_second"] / one
+
+
+def main() -> None:
+    """Run each cell in a process of its own, and write what they say after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for two_gpus.json and .md")
+    parser.add_argument("--machine", default="this machine", help="what the result says it was measured on")
+    parser.add_argument("--cells", nargs="+", choices=list(CELLS), default=list(CELLS))
+    parser.add_argument("--steps", type=int, default=8, help="training steps")
+    parser.add_argument("--limit", type=float, default=None, help="seconds of a cell, after which it is ended")
+    parser.add_argument("--envs", type=int, default=64, help="for each GPU")
+    parser.add_argument("--slots", type=int, default=16, help="parts of a GPU's environments, a process each")
+    parser.add_argument("--micro-batch", type=int, default=64, help="chunks in one forward and backward pass")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--one", choices=list(CELLS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.out = options.out.absolute()
+    if options.one:
+        train(options.one, options)
+        return
+    place = options.out / "two_gpus.json"
+    before = json.loads(place.read_text())["runs"] if place.is_file() else []
+    found: dict[str, Any] = {"title": "GR00T N1.5 with PPO, one run on two GPUs,", "machine": options.machine}
+    found["date"] = time.strftime("%Y-%m-%d")
+    found["runs"] = [row for row in before if row["scheduler"] not in options.cells]
+    failed = False
+    for name in options.cells:
+        folder = options.out / "runs" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        began = time.perf_counter()
+        with subprocess.Popen([sys.executable, *sys.argv, "--one", name]) as child:
+            try:
+                child.wait(options.limit)
+            except subprocess.TimeoutExpired:
+                child.terminate()  # it saves and takes its workers with it
+        result = {**summary(name, folder), "seconds": time.perf_counter() - began}
+        if child.returncode:
+            result["ended_by"] = f"exit code {child.returncode}"
+        shutil.rmtree(options.out / "runs", ignore_errors=True)
+        failed |= "failed" in result
+        found["runs"] = sorted([*found["runs"], result], key=lambda row: list(CELLS).index(row["scheduler"]))
+        scaling(found["runs"])
+        place.write_text(json.dumps(found, indent=1))
+        place.with_suffix(".md").write_text(scheduler_runs.markdown(found))
+    print(scheduler_runs.markdown(found))
+    if failed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

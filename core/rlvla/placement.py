@@ -1,0 +1,246 @@
+"""Where simulators, generators and trainer ranks live: names and lists of devices, resolved before anything starts.
+
+A device is a GPU of the machine or cluster, numbered machine by machine; without GPUs it is a part of the machine's cores that
+a rank or a generator runs on, so that the same run can be tried anywhere. Light: no torch, no ray.
+
+Nothing has to divide anything: slots are dealt out to the simulators' devices, any generator of a machine serves any of its
+slots, and units go to trainer ranks by ticket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlvla.errors import ConfigError
+
+ROLES = ("simulator", "generator", "trainer")
+NAMES = ("collocated", "disaggregated", "hybrid")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Devices of each role, ascending."""
+
+    devices: int = 1
+    """How many there are."""
+    simulator: tuple[int, ...] = (0,)
+    """Where simulators render, and where batched ones compute."""
+    generator: tuple[int, ...] = (0,)
+    trainer: tuple[int, ...] = (0,)
+    """One rank each."""
+    shared: bool = False
+    """The generators and the trainer rank of a device live in one process, with one copy of the frozen weights; else each has
+    its own, so that a generator that dies can be replaced."""
+
+    @property
+    def ranks(self) -> int:
+        """Trainer ranks."""
+        return len(self.trainer)
+
+    def hosts(self, per_device: int, slots: int) -> list[int]:
+        """Return the device of each process of simulators; slot n is in process n mod their number."""
+        count = min(per_device * len(self.simulator), slots)
+        return [self.simulator[host % len(self.simulator)] for host in range(count)]
+
+    def __str__(self) -> str:
+        """Return one line: who is where."""
+        return ", ".join(f"{role} {_written(getattr(self, role))}" for role in ROLES)
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one process holds beside its device: generators by number, and perhaps a trainer rank."""
+
+    device: int
+    generators: tuple[int, ...] = ()
+    rank: int | None = None
+
+
+def processes(placement: Placement, generators: int) -> list[Process]:
+    """Return the processes of generators and trainer ranks.
+
+    Args:
+        placement: where they live.
+        generators: on each of the generators' devices.
+    """
+    numbers = {
+        device: tuple(range(place * generators, (place + 1) * generators))
+        for place, device in enumerate(placement.generator)
+    }
+    ranks = {device: place for place, device in enumerate(placement.trainer)}
+    if placement.shared:
+        return [Process(device, numbers.get(device, ()), ranks.get(device)) for device in sorted({*numbers, *ranks})]
+    alone = [Process(device, (number,)) for device, some in numbers.items() for number in some]
+    return alone + [Process(device, (), rank) for device, rank in ranks.items()]
+
+
+def machines(nodes: Sequence[int], placement: Placement) -> list[int]:
+    """Return the machines that have generators, ascending; ``nodes`` is the machine of each device."""
+    return sorted({nodes[device] for device in placement.generator})
+
+
+def serving(nodes: Sequence[int], placement: Placement) -> dict[int, int]:
+    """Return, for the machine of each simulator device, whose generators serve its slots: a place in :func:`machines`.
+
+    Its own, if it has any; the others are dealt out.
+    """
+    able = machines(nodes, placement)
+    own = sorted({nodes[device] for device in placement.simulator})
+    return {node: able.index(node) if node in able else place % len(able) for place, node in enumerate(own)}
+
+
+def transport(placement: Placement, *, ray: bool, gpus: bool, chosen: str | None) -> str:
+    """Return how weights travel (see :mod:`rlvla.transport`): as chosen, or by the shortest way that there is.
+
+    Args:
+        placement: where generators and ranks live.
+        ray: they live in Ray workers; else in this process.
+        gpus: their devices are GPUs.
+        chosen: None: derived.
+
+    Raises:
+        ConfigError: that way is none here.
+    """
+    if not ray:
+        if chosen is not None:
+            raise ConfigError(
+                f"run.transport: got {chosen!r}, wanted none: in one process generators are handed the weights"
+            )
+        return "reference"
+    beside = placement.shared and set(placement.generator) <= set(placement.trainer)
+    clashes = gpus and placement.trainer[0] in placement.generator
+    if chosen == "process" and not beside:
+        raise ConfigError(
+            f"run.transport: got 'process', but generators ({_written(placement.generator)}) do not all live with a trainer rank "
+            f"({_written(placement.trainer)}): take 'broadcast' or 'store'"
+        )
+    if chosen == "broadcast" and clashes:
+        raise ConfigError(
+            f"run.transport: got 'broadcast', but a generator shares GPU {placement.trainer[0]} with the first trainer rank, which "
+            "NCCL cannot join: take 'process' where all do, else 'store'"
+        )
+    return chosen or ("process" if beside else "broadcast" if gpus and not clashes else "store")
+
+
+def resolve(
+    chosen: str | Mapping[str, Any] | None,
+    devices: int,
+    *,
+    gpus: bool,
+    simulates_on_gpu: bool = False,
+    alternates: bool = False,
+    one_rank: bool = False,
+) -> Placement:
+    """Return the devices of each role.
+
+    Args:
+        chosen: a name, ``{"simulator": "0-3", "generator": "4-7", "trainer": "all"}``, or None: ``hybrid`` where simulators
+            on GPUs alternate with generators, ``collocated`` otherwise.
+        devices: how many there are.
+        gpus: they are GPUs.
+        simulates_on_gpu: simulators compute on a device of theirs, so that sharing it costs both.
+        alternates: the scheduler lets simulators and generators work in turn, which gains nothing on shared devices.
+        one_rank: only one trainer rank is wanted, on the first of its devices.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    apart = simulates_on_gpu and alternates
+    derived = "hybrid" if apart and devices > 1 else "collocated"
+    if isinstance(chosen, Mapping):
+        lists = _explicit(chosen, devices)
+    else:
+        lists = _named(derived if chosen is None else chosen, devices, simulates_on_gpu)
+    both = sorted(set(lists["simulator"]) & set(lists["generator"]))
+    if apart and both and devices > 1:
+        raise ConfigError(
+            f"run.placement: simulators and generators both got device {_written(both)}, wanted none in common: this scheduler "
+            "lets them work in turn, and on one GPU they would only wait for each other; take placement 'hybrid' or "
+            "'disaggregated', or the scheduler async-rollout"
+        )
+    if one_rank:
+        lists["trainer"] = lists["trainer"][:1]
+    return Placement(devices, **lists, shared=gpus or chosen is not None)
+
+
+def _named(name: str, devices: int, simulates_on_gpu: bool) -> dict[str, tuple[int, ...]]:
+    every = tuple(range(devices))
+    if name == "collocated":
+        return dict.fromkeys(ROLES, every)
+    if name not in NAMES:
+        raise ConfigError(
+            f"run.placement: got {name!r}, wanted {', '.join(map(repr, NAMES))}, or devices for each role: "
+            '{"simulator": "0-3", "generator": "4-7", "trainer": "all"}'
+        )
+    least = 3 if name == "disaggregated" and simulates_on_gpu else 2
+    if devices < least:
+        raise ConfigError(
+            f"run.placement: got {name!r} on {_count(devices)}, wanted at least {least}: it keeps "
+            f"{'simulators, generators and trainer' if least == 3 else 'roles'} on devices of their own; take 'collocated', or "
+            "more devices (run.devices)"
+        )
+    if name == "hybrid":
+        half = devices // 2
+        return {"simulator": every[:half], "generator": every[half:], "trainer": every}
+    training = devices // 3 if simulates_on_gpu else devices // 2
+    rest, trainer = every[: devices - training], every[devices - training :]
+    if not simulates_on_gpu:  # they run on cores, and render beside the generators
+        return {"simulator": rest, "generator": rest, "trainer": trainer}
+    half = len(rest) // 2
+    return {"simulator": rest[:half], "generator": rest[half:], "trainer": trainer}
+
+
+def _explicit(chosen: Mapping[str, Any], devices: int) -> dict[str, tuple[int, ...]]:
+    problems = [
+        f"run.placement.{role}: no such role; there is {', '.join(ROLES)}" for role in chosen if role not in ROLES
+    ]
+    lists: dict[str, tuple[int, ...]] = {}
+    for role in ROLES:
+        if role not in chosen:
+            problems.append(f'run.placement.{role}: missing; wanted devices, for instance "0-3", "0,2" or "all"')
+            continue
+        try:
+            lists[role] = _read(str(chosen[role]), devices)
+        except ValueError as error:
+            problems.append(f"run.placement.{role}: got {chosen[role]!r}, {error}")
+    if problems:
+        raise ConfigError(problems)
+    return lists
+
+
+def _read(text: str, devices: int) -> tuple[int, ...]:
+    """Return the devices in ``"0-3,6"`` or ``"all"``."""
+    if text.strip() == "all":
+        return tuple(range(devices))
+    found: list[int] = []
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError('wanted numbers and ranges of devices, for instance "0-3", "0,2" or "all"')
+        found += range(int(first), int(last if dash else first) + 1)
+    if not found:
+        raise ValueError('wanted at least one device, for instance "0" or "all"')
+    if beyond := sorted({one for one in found if one >= devices}):
+        raise ValueError(
+            f"but device {_written(beyond)} is not there: wanted numbers below {devices} (run.devices, or all that there are)"
+        )
+    if len(set(found)) < len(found):
+        raise ValueError("wanted each device once")
+    return tuple(sorted(found))
+
+
+def _written(devices: Sequence[int]) -> str:
+    """Return ``0-3,6`` for (0, 1, 2, 3, 6)."""
+    parts: list[list[int]] = []
+    for one in devices:
+        if parts and parts[-1][-1] == one - 1:
+            parts[-1].append(one)
+        else:
+            parts.append([one])
+    return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def _count(devices: int) -> str:
+    return "1 device" if devices == 1 else f"{devices} devices"

@@ -1,0 +1,133 @@
+"""What a Ray cluster must have before a run starts on it: somebody at its address, the packages everywhere, shared memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlvla.checks import Specs
+from rlvla.errors import ConfigError
+
+SHARED_MEMORY = Path("/dev/shm")
+_GIB = 2.0**30
+
+
+def reach(place: str, seconds: float = 5.0) -> None:
+    """Make sure that somebody listens at a cluster's address: Ray itself would look for minutes.
+
+    Raises:
+        ConfigError: nobody does, or a run cannot be started through it.
+    """
+    if place.startswith("ray://"):
+        raise ConfigError(
+            f"run.runtime: got RAY_ADDRESS={place}, wanted host:port: start the run on a machine of the cluster, for instance "
+            "with `ray job submit`"
+        )
+    host, _, port = place.rpartition(":")
+    if not port.isdecimal():
+        return  # "auto": Ray looks for one on this machine
+    try:
+        socket.create_connection((host, int(port)), timeout=seconds).close()
+    except OSError as error:
+        raise ConfigError(
+            f"run.runtime: nobody answers at RAY_ADDRESS={place} ({error}): look at `ray status` there, and at firewalls; or unset "
+            "it, and the run starts Ray on this machine"
+        ) from error
+
+
+def misfits(node: str, wanted: Mapping[str, str], found: Mapping[str, str | None]) -> list[str]:
+    """Return what a machine lacks to run actors.
+
+    Args:
+        node: its address.
+        wanted: package (or ``python``) to its version on this machine.
+        found: the same there; None: not installed.
+    """
+    lines = []
+    for package, version in wanted.items():
+        there = found.get(package)
+        if there is None:
+            lines.append(
+                f"node {node}: {package} is not installed, wanted {version}: pip install {package}=={version} there"
+            )
+        elif there.partition("+")[0] != version.partition("+")[0]:  # behind the plus: built for which CUDA
+            lines.append(f"node {node}: {package} {there}, wanted {version} as on this machine")
+    return lines
+
+
+def reader(names: tuple[str, ...]) -> Callable[[], dict[str, str | None]]:
+    """Return a function that tells what a machine has. It needs nothing of rlvla there: it travels by value."""
+
+    def installed() -> dict[str, str | None]:
+        import sys
+        from importlib import metadata
+
+        found: dict[str, str | None] = {"python": ".".join(map(str, sys.version_info[:2]))}
+        for name in names:
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                found[name] = None
+        return found
+
+    return installed
+
+
+def played_bytes(specs: Specs) -> int:
+    """Return the most bytes of pictures that wait in the object store: of units played, begun, and trained on now."""
+    pictures = sum(camera.height * camera.width * 3 for camera in specs.sim.cameras)
+    return (specs.scheduler.max_staleness + 2) * specs.samples_per_step * pictures
+
+
+def store_bytes(need: int, free: int | None = None, memory: int | None = None) -> int:
+    """Return the size of the object store of a Ray that a run starts: what it needs and half of that, at least 1 GiB.
+
+    Args:
+        need: of :func:`played_bytes`.
+        free: bytes in shared memory; None: as it is.
+        memory: of this machine; None: as it is.
+
+    Raises:
+        ConfigError: shared memory is too small; says how much is needed.
+    """
+    free = shutil.disk_usage(SHARED_MEMORY).free if free is None and SHARED_MEMORY.is_dir() else free or 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if memory is None else memory
+    if need > free:
+        raise ConfigError(
+            f"run.runtime: 'ray' keeps what is played in {SHARED_MEMORY}: needs up to {need / _GIB:.2g} GiB, {free / _GIB:.2g} GiB "
+            f"are free. Make it larger (docker run --shm-size={math.ceil(need / _GIB)}g; mount -o remount,size=...), or play less: a "
+            "smaller window, fewer units a step, smaller pictures"
+        )
+    return int(min(max(1.5 * need, 0.1 * memory, _GIB), 0.9 * free))
+
+
+def check_nodes(ray: Any, wanted: Mapping[str, str]) -> None:
+    """Make sure that every machine of a cluster has a run's packages.
+
+    Args:
+        ray: the module, connected.
+        wanted: package (or ``python``) to its version here.
+
+    Raises:
+        ConfigError: a line for each package that a machine lacks.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    look = ray.remote(reader(tuple(name for name in wanted if name != "python")))
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    asked = [
+        look.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        ).remote()
+        for node in nodes
+    ]
+    problems: list[str] = []
+    for node, found in zip(nodes, ray.get(asked, timeout=120), strict=True):
+        problems += misfits(node["NodeManagerAddress"], wanted, found)
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,24 @@
+"""GR00T N1.5 on LIBERO spatial with PPO, rollouts never stopping, on four machines of 8 GPUs and 128 cores.
+
+RLinf's 512 windows a step. What is trained is cut among the 32 ranks; every machine's simulators are served by its own eight
+generators. Start Ray on the machines first, and give its address: ``RAY_ADDRESS=10.0.0.1:6379 rlvla train ...``
+(``core/docs/clusters.md``).
+"""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+from rlvla.configs import overridden
+
+
+def recipe() -> dict[str, Any]:
+    """Return the run's mapping."""
+    one = runpy.run_path(str(Path(__file__).with_name("gr00t_libero_ppo_full-async_cuda.py")))["recipe"]()
+    change = {
+        "sim": {"num_envs": 512},
+        "algo": {"windows_per_step": 512, "minibatch_size": 8192},
+        "train": {"shard": "fsdp"},
+        "run": {"runtime": "ray", "devices": 32, "placement": "collocated", "slots": 512},
+    }
+    return overridden(one, change)
