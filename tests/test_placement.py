@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlvla
-from rlvla import placement
+from rlvla import configs, placement
+from rlvla.checks import check
 from rlvla.errors import ConfigError
 from rlvla.placement import Placement, Process, processes, resolve, serving
 
@@ -145,3 +146,17 @@ def test_a_run_takes_all_gpus_under_ray_and_must_be_told_how_many_of_a_cluster(m
         build(runtime="ray", device="cuda")
     with pytest.raises(ConfigError, match="run.device: got 'auto', wanted 'cuda' or 'cpu': what the machines have"):
         build(runtime="ray", devices=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"runtime": "ray", "sim_hosts": 9}, r"run\.sim_hosts: got 9, but there are 4 slots to divide"),
+        ({"sim_hosts": 2}, r"run\.sim_hosts: got 2, but only run\.runtime 'ray' has such workers"),
+        ({"runtime": "ray", "generators": 9}, r"run\.generators: got 9, wanted at most sim\.num_envs \(8\)"),
+    ],
+)
+def test_workers_that_would_be_idle_are_refused(options, words):
+    recipe = {"sim": {"use": "fake", "num_envs": 8}, "model": "fake", "algo": "ppo", "scheduler": "sync"}
+    with pytest.raises(ConfigError, match=words):
+        check(configs.read({**recipe, "run": {"slots": 4, "device": "cpu", **options}}))

@@ -192,6 +192,9 @@ def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, nu
     if config.run.sim_hosts > 1 and config.run.runtime != "ray":
         problem = f"run.sim_hosts: got {config.run.sim_hosts}, but only run.runtime 'ray' has such workers"
         found.append(Fit(problem, "run.sim_hosts", 1, "speed"))
+    elif config.run.sim_hosts > (count := min(num_envs, slots or derived_slots(num_envs, sim, scheduler))):
+        problem = f"run.sim_hosts: got {config.run.sim_hosts}, but there are {count} slots to divide: the others would be idle"
+        found.append(Fit(problem, "run.sim_hosts", count, "speed"))
     if rows is not None and rows > num_envs:
         problem = f"run.batch_rows: got {rows}, wanted at most sim.num_envs ({num_envs}): there are no more rows"
         found.append(Fit(problem, "run.batch_rows", num_envs, "speed"))

@@ -11,6 +11,7 @@ request     with                                                    answer
 ==========  ======================================================  =======================================
 hello       protocol, plugin, config, rows, horizon                 ready: spec, versions, layout, + descriptor
 reset       rows, seeds, starts                                     ok
+prepare     tasks                                                   (nothing: nobody waits)
 step        (chunk and active rows lie in the shared file)          ok: videos
 video       row, path (of the episode that starts next there)       ok
 get_state   rows                                                    ok + arrays
