@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import runpy
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 import rlvla
+from rlvla.configs import read_file
 
 HERE = Path(__file__).parent
 RECIPE = HERE.parent / "examples" / "tiny_tabletop_ppo_sync_cpu.py"
@@ -27,7 +27,7 @@ RECIPE = HERE.parent / "examples" / "tiny_tabletop_ppo_sync_cpu.py"
 
 def measure(folder: Path, name: str, steps: int, **changes: Any) -> dict[str, Any]:
     """Train the quickstart with changes; returns what it reached and how fast."""
-    recipe = runpy.run_path(str(RECIPE))["recipe"]()
+    recipe = read_file(RECIPE)
     recipe["run"] |= {
         "directory": str(folder),
         "name": name,

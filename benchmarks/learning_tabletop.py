@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import resource
-import runpy
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import rlvla
-from rlvla.configs import overridden
+from rlvla.configs import overridden, read_file
 from rlvla.demonstrations import record
 
 HERE = Path(__file__).parent
@@ -98,7 +97,7 @@ class Curve:
 def run(cell: str, seed: int, folder: Path) -> dict[str, Any]:
     """Train one cell with one seed, and measure it."""
     example, changes = CELLS[cell]
-    recipe = runpy.run_path(str(EXAMPLES / example))["recipe"]()
+    recipe = read_file(EXAMPLES / example)
     for change in changes:
         recipe = overridden(recipe, change)
     options = {"threads": 1, "slots": 1, "seed": seed, "name": f"{cell}-{seed}", "directory": str(folder)}

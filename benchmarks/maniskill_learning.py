@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import runpy
 import sys
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import rlvla
-from rlvla.configs import overridden
+from rlvla.configs import overridden, read_file
 from rlvla.devices import machine
 from rlvla.results import EvalResults
 
@@ -64,7 +63,7 @@ class Curve:
 
 def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Train one recipe with one seed until the time is over, and measure it."""
-    recipe = runpy.run_path(str(HERE.parent / "examples" / EXAMPLES[kind]))["recipe"]()
+    recipe = read_file(HERE.parent / "examples" / EXAMPLES[kind])
     recipe = overridden(overridden(recipe, overrides), {"run": {"seed": seed, "name": f"{kind}-{seed}"}})
     before = _cpu_seconds()
     evaluation, steps = recipe["eval"], recipe["run"]["steps"]

@@ -12,7 +12,6 @@ time does not know. What counts: ``scheduler_runs.py``.
 from __future__ import annotations
 
 import argparse
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ RECIPE = Path(__file__).parent.parent / "examples" / "openvla-oft_libero_grpo_sy
 
 def recipe(_scheduler: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return the mapping of a run, with a checkpoint written beside it."""
-    from rlvla.configs import overridden
+    from rlvla.configs import overridden, read_file
     from rlvla_model_openvla_oft import tiny
     from rlvla_model_openvla_oft.header import DINO, SIGLIP, LlamaShape
 
@@ -42,7 +41,7 @@ def recipe(_scheduler: str, place: Path, options: argparse.Namespace) -> dict[st
         change["algo"] |= {"group_size": 2, "groups_per_step": 2, "minibatch_size": 8}
         change["run"] = {"device": "cpu", "sim_in_process": True, "slots": 2}
         change["model"] |= {"dtype": "fp32", "lora_rank": 4}
-    return overridden(runpy.run_path(str(RECIPE))["recipe"](), change)
+    return overridden(read_file(RECIPE), change)
 
 
 def main() -> None:

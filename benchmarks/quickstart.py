@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import platform
-import runpy
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import rlvla
-from rlvla.configs import EvalConfig
+from rlvla.configs import EvalConfig, read_file
 from rlvla.evaluation import episodes_of
 from rlvla.policy import Policy
 from rlvla.simulator import Observation
@@ -79,7 +78,7 @@ def play(policy: Policy, episodes: int, *, shuffle: bool = False, black: bool = 
 
 def run(seed: int, episodes: int, folder: Path) -> dict[str, Any]:
     """Train one seed and measure it."""
-    recipe = runpy.run_path(str(RECIPE))["recipe"]()
+    recipe = read_file(RECIPE)
     options = {"directory": str(folder), "name": f"seed-{seed}", "seed": seed, "without": ["tensorboard"]}
     recipe["run"] = {**recipe["run"], **options}
     with rlvla.build(**recipe) as made:

@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import os
 import platform
-import runpy
 import statistics
 import tempfile
 import time
@@ -43,7 +42,7 @@ T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 8: 2.365, 10: 2.262}
 def run(cell: str, seed: int) -> dict[str, Any]:
     """Train once, and measure."""
     import rlvla
-    from rlvla.configs import overridden
+    from rlvla.configs import overridden, read_file
 
     ages: list[float] = []
     env_steps = 0.0
@@ -55,7 +54,7 @@ def run(cell: str, seed: int) -> dict[str, Any]:
             ages.append(metrics["train/staleness_mean"])
             env_steps = metrics["env_steps"]
 
-    recipe = runpy.run_path(str(RECIPE))["recipe"]()
+    recipe = read_file(RECIPE)
     with tempfile.TemporaryDirectory() as folder:
         options = {"seed": seed, "slots": 4, "threads": 1, "directory": folder, "name": "run", "device": "cpu"}
         change = {**CELLS[cell], "run": {**options, "without": ("display", "tensorboard", "report")}}

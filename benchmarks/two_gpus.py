@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import runpy
 import shutil
 import subprocess
 import sys
@@ -49,11 +48,11 @@ CELLS: dict[str, dict[str, Any]] = {
 
 def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return the mapping of a run, with a checkpoint written beside it."""
-    from rlvla.configs import overridden
+    from rlvla.configs import overridden, read_file
     from rlvla_model_gr00t import tiny
     from rlvla_model_gr00t.header import HeadShape, QwenShape, SiglipShape
 
-    made = runpy.run_path(str(RECIPE))["recipe"]()
+    made = read_file(RECIPE)
     place.mkdir(parents=True, exist_ok=True)
     sizes: dict[str, Any] = {"siglip": SiglipShape(), "qwen": QwenShape(), "head": HeadShape()}
     if options.tiny:

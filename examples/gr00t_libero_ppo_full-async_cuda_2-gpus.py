@@ -4,16 +4,15 @@ Twice the work of ``gr00t_libero_ppo_full-async_cuda.py`` a step: a generator an
 share the frozen backbone. For one GPU take that recipe.
 """
 
-import runpy
 from pathlib import Path
 from typing import Any
 
-from rlvla.configs import overridden
+from rlvla.configs import overridden, read_file
 
 
 def recipe() -> dict[str, Any]:
     """Return the run's mapping."""
-    one = runpy.run_path(str(Path(__file__).with_name("gr00t_libero_ppo_full-async_cuda.py")))["recipe"]()
+    one = read_file(Path(__file__).with_name("gr00t_libero_ppo_full-async_cuda.py"))
     change = {
         "sim": {"num_envs": 128},
         "algo": {"windows_per_step": 128, "minibatch_size": 2048},

@@ -5,16 +5,15 @@ generators. Start Ray on the machines first, and give its address: ``RAY_ADDRESS
 (``core/docs/clusters.md``).
 """
 
-import runpy
 from pathlib import Path
 from typing import Any
 
-from rlvla.configs import overridden
+from rlvla.configs import overridden, read_file
 
 
 def recipe() -> dict[str, Any]:
     """Return the run's mapping."""
-    one = runpy.run_path(str(Path(__file__).with_name("gr00t_libero_ppo_full-async_cuda.py")))["recipe"]()
+    one = read_file(Path(__file__).with_name("gr00t_libero_ppo_full-async_cuda.py"))
     change = {
         "sim": {"num_envs": 512},
         "algo": {"windows_per_step": 512, "minibatch_size": 8192},

@@ -4,16 +4,15 @@ RLinf's 128 environments, in batches on the simulators' GPUs where PhysX finds i
 stages simulators and generators work in turn. For one GPU: ``openvla-oft_maniskill_ppo_hybrid_cuda.py``.
 """
 
-import runpy
 from pathlib import Path
 from typing import Any
 
-from rlvla.configs import overridden
+from rlvla.configs import overridden, read_file
 
 
 def recipe() -> dict[str, Any]:
     """Return the run's mapping."""
-    one = runpy.run_path(str(Path(__file__).with_name("openvla-oft_maniskill_ppo_hybrid_cuda.py")))["recipe"]()
+    one = read_file(Path(__file__).with_name("openvla-oft_maniskill_ppo_hybrid_cuda.py"))
     change = {
         "sim": {"num_envs": 128, "backend": "auto"},
         "algo": {"windows_per_step": 128, "minibatch_size": 640},
