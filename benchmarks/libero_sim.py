@@ -9,6 +9,7 @@ Without other options: CPU time of an env step and a reset. Each further option 
     --memory 64                memory of 64 environments sharing worker processes, against one environment a process
     --soak 480 --envs 64       seconds of episodes with task changes; memory and handles must not grow
     --train 64 --steps 3       training steps of one policy on all tasks (tiny model)
+    --swap 4                   resets to another task: compiled then, or prepared while nobody waited
 
 On a machine with 16 cores and a GPU that draws (EGL), about 7, 2 and 9 minutes:
 
@@ -243,6 +244,33 @@ def soak(suite: str, tasks: tuple[int, ...], envs: int, seconds: float, rest_s: 
     return found
 
 
+def swap(suite: str, times: int) -> dict[str, Any]:
+    """Return seconds of a reset to the same task, to one that is compiled then, and to one that was prepared."""
+    config = LiberoConfig(suite=suite, tasks=tuple(range(2 * times + 1)), kept_tasks=1)  # type: ignore[arg-type]
+    workers = Workers(config, [1])
+    sim, active = workers.sims[0], np.ones(1, bool)
+
+    def reset(task: int) -> float:
+        began = time.perf_counter()
+        sim.reset([0], [task], [Start(task, 0)])
+        return time.perf_counter() - began
+
+    def play() -> None:
+        sim.step(np.zeros((1, CHUNK, 7), np.float32), active)
+
+    found: dict[str, list[float]] = {"same_task": [], "compiled_then": [], "prepared": []}
+    for number in range(times):
+        task = 2 * number + 1
+        found["compiled_then"].append(reset(task))
+        found["same_task"].append(reset(task))
+        sim.prepare([task + 1])
+        play()  # its answer comes when the task stands
+        found["prepared"].append(reset(task + 1))
+        play()
+    workers.close()
+    return {name: [round(one, 3) for one in some] for name, some in found.items()}
+
+
 def train(suite: str, tasks: tuple[int, ...] | None, envs: int, steps: int) -> dict[str, Any]:
     """Train the tiny model on all tasks; returns the metrics of each step."""
     import rlvla
@@ -292,6 +320,7 @@ def main() -> int:
     parser.add_argument(
         "--rest", type=float, default=0.0, help="seconds of sleep after every 5 of the soak, on a shared machine"
     )
+    parser.add_argument("--swap", type=int, metavar="TIMES")
     parser.add_argument("--train", type=int, metavar="ENVS")
     parser.add_argument("--all-tasks", action="store_true", help="with --train: all tasks of the suite")
     parser.add_argument("--steps", type=int, default=3, help="training steps")
@@ -329,6 +358,8 @@ def main() -> int:
         note("memory", memory(options.suite, tasks, options.memory, options.alone))
     if options.soak:
         note("soak", soak(options.suite, tasks, options.envs, options.soak, options.rest))
+    if options.swap:
+        note("swap", swap(options.suite, options.swap))
     if options.train:
         note("train", train(options.suite, None if options.all_tasks else tasks, options.train, options.steps))
     from rlvla_sim_libero import startup

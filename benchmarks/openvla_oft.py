@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import os
-import tempfile
-import time
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import model_parts
 import torch
+from model_parts import DEVICE, Call, matmul_flops, peak_gib, profiled, replay, timed
 from torch import Tensor, nn
 
 from rlvla.batch import ObservationBatch
@@ -37,10 +34,7 @@ from rlvla_model_openvla_oft import LLM_LINEARS, OpenVlaOftConfig, tiny
 from rlvla_model_openvla_oft.header import DINO, SIGLIP, Header, LlamaShape, TowerShape
 from rlvla_model_openvla_oft.model import OpenVlaOftModel
 
-PARTS = ("inference", "training", "numerics", "graphs", "kernels")
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TEXT = "pick up the black bowl between the plate and the ramekin and place it on the plate"
-Call = Callable[[], Any]
 
 
 # ---- what is measured -------------------------------------------------------------------------------------------------
@@ -161,42 +155,6 @@ class Plain(nn.Module):
 
 
 # ---- clocks and floors ------------------------------------------------------------------------------------------------
-
-
-def timed(call: Call, repeats: int) -> float:
-    """Return the median seconds of a call, after two calls of warm-up."""
-    for _ in range(2):
-        call()
-    seconds = []
-    for _ in range(repeats):
-        synchronise()
-        began = time.perf_counter()
-        call()
-        synchronise()
-        seconds.append(time.perf_counter() - began)
-    return sorted(seconds)[len(seconds) // 2]
-
-
-def synchronise() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def peak_gib(call: Call) -> float:
-    """Return the most memory that was in use during a call, weights included."""
-    if DEVICE.type != "cuda":
-        return 0.0
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    synchronise()
-    return torch.cuda.max_memory_allocated() / 2**30
-
-
-def matmul_flops(rows: int, columns: int, inner: int, repeats: int) -> float:
-    """Return the rate of one product of these sizes, FLOP a second."""
-    dtype = torch.bfloat16
-    a, b = (torch.randn(size, inner, device=DEVICE, dtype=dtype) for size in (rows, columns))
-    return 2 * rows * columns * inner / timed(lambda: a @ b.T, repeats)
 
 
 def flops(header: Header, prompt: int, cameras: int, slots: int) -> dict[str, float]:
@@ -427,19 +385,6 @@ def graphs(model: OpenVlaOftModel, options: argparse.Namespace) -> dict[str, Any
     }
 
 
-def replay(graphs_: Graphs, words: Any) -> tuple[Tensor, ...]:
-    """Replay the graph of these shapes, whichever of both was faster; call where there is no GPU."""
-    if DEVICE.type != "cuda":
-        return graphs_._function(*words)
-    key = tuple((tuple(one.shape), one.dtype) if one is not None else None for one in words)
-    if graphs_._captured.get(key) is None:
-        out = graphs_(*words)
-        if key not in graphs_._captured:
-            return out
-        graphs_._captured[key] = graphs_._capture(words)
-    return graphs_._replay(graphs_._captured[key], words)  # type: ignore[arg-type]
-
-
 def kernels(model: OpenVlaOftModel, options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """Return which kernels the time goes to, for one acting and one training call of the largest batches."""
     found = {}
@@ -465,112 +410,24 @@ def kernels(model: OpenVlaOftModel, options: argparse.Namespace) -> dict[str, li
     return found
 
 
-def profiled(call: Call, top: int) -> list[dict[str, Any]]:
-    """Return the kernels (on a CPU: operators) of one call with the most time, milliseconds."""
-    from torch.profiler import ProfilerActivity, profile
-
-    on_gpu = DEVICE.type == "cuda"
-    call()
-    synchronise()
-    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
-        call()
-        synchronise()
-    events = profiler.key_averages()
-
-    def ms(event: Any) -> float:
-        return float(event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e3
-
-    whole = sum(map(ms, events))
-    chosen = sorted(events, key=ms, reverse=True)[:top]
-    return [
-        {"kernel": event.key[:100], "calls": event.count, "ms": ms(event), "share": ms(event) / whole}
-        for event in chosen
-    ]
-
-
-# ---- report -----------------------------------------------------------------------------------------------------------
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return rows as a markdown table."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
-    lines += ["| " + " | ".join(shown(row.get(name)) for name in names) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value).replace("|", "/")
-
-
-def markdown(found: dict[str, Any]) -> str:
-    """Return the report for people."""
-    lines = [
-        f"# OpenVLA-OFT on {found['machine']}",
-        "",
-        f"torch {found['torch']}, {found['date']}; times a chunk in ms.",
-        "",
-        *([found["note"], ""] if "note" in found else []),
-    ]
-    for part in ("floors", "training_floors", "numerics", "graphs"):
-        if part in found:
-            lines += [f"## {part}", "", table([{"what": k, "value": v} for k, v in found[part].items()]), ""]
-    for part in ("inference", "training"):
-        if part in found:
-            lines += [f"## {part}", "", table(found[part]), ""]
-    for name, rows in found.get("kernels", {}).items():
-        lines += [f"## kernels: {name}", "", table(rows), ""]
-    return "\n".join(lines)
+PARTS = {
+    "inference": inference,
+    "training": training,
+    "numerics": numerics,
+    "graphs": graphs,
+    "kernels": kernels,
+}
 
 
 def main() -> None:
-    """Measure what was asked for, and write it after each part."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for openvla_oft.json and openvla_oft.md")
-    parser.add_argument("--machine", default="", help="what the result says it was measured on")
-    parser.add_argument("--tiny", action="store_true", help="small sizes, also on a CPU")
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--batches", type=int, nargs="+", default=None, help="rows of a call, ascending")
+    """Measure what was asked for."""
+    parser = model_parts.options(__doc__, "openvla_oft", tuple(PARTS))
     parser.add_argument("--train-batch", type=int, default=None, help="most rows of a training call")
     parser.add_argument("--cameras", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--repeats", type=int, default=None, help="timed calls, of which the median counts")
-    parser.add_argument("--top", type=int, default=25, help="kernels in the table")
-    options = parser.parse_args()
-    options.batches = options.batches or ([1, 2] if options.tiny else [1, 8, 32])
-    options.train_batch = options.train_batch or options.batches[-1]
-    options.repeats = options.repeats or (2 if options.tiny else 7)
-    if unknown := set(options.parts.split(",")) - set(PARTS):
-        parser.error(f"--parts: got {', '.join(sorted(unknown))}, wanted some of {', '.join(PARTS)}")
-    if DEVICE.type != "cuda" and not options.tiny:
-        parser.error("no GPU here: the full size needs one; --tiny runs anywhere")
-    torch.set_num_threads(min(8, os.cpu_count() or 1))
-    found: dict[str, Any] = {
-        "machine": options.machine or (torch.cuda.get_device_name() if DEVICE.type == "cuda" else "a CPU"),
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-        "options": {name: str(value) for name, value in vars(options).items() if name not in ("out", "machine")},
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        model = make_model(Path(folder), options)
-        found["parameters"] = sum(one.numel() for name, one in model.network.named_parameters() if ".lora_" not in name)
-        found["trainable"] = sum(one.numel() for one in model.trainable().values())
-        found["floors"] = floors(model, options)
-        for part in options.parts.split(","):
-            began = time.perf_counter()
-            try:
-                found[part] = globals()[part](model, options)
-            except Exception as error:  # the parts measured before, and those that follow, are worth keeping
-                traceback.print_exc()
-                found.setdefault("failed", {})[part] = f"{type(error).__name__}: {error}"
-                continue
-            found[f"{part}_seconds"] = time.perf_counter() - began
-            (options.out / "openvla_oft.json").write_text(json.dumps(found, indent=1))
-            (options.out / "openvla_oft.md").write_text(markdown(found))
-            print(f"{part}: {found[f'{part}_seconds']:.0f} s", flush=True)
-    print(markdown(found))
-    if "failed" in found:
-        raise SystemExit(1)
+    chosen = parser.parse_args()
+    model_parts.check(parser, chosen, PARTS)
+    chosen.train_batch = chosen.train_batch or chosen.batches[-1]
+    model_parts.measure("openvla_oft", "OpenVLA-OFT", chosen, lambda folder: make_model(folder, chosen), floors, PARTS)
 
 
 if __name__ == "__main__":

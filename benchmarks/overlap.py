@@ -6,8 +6,9 @@ those of the run's own metrics (``rlvla.timekeeping``), without warm-up and the 
 ``of_virtual_time`` is virtual over real seconds of
 the whole run: what the controller, threads and clocks cost, and nothing else. What a span costs is measured beside.
 
-Chunk steps take what LIBERO's took on the machine of a profile (``rlvla profile --sim libero``), drawn again for every slot;
-then what a log-normal with long tails draws, on windows so short that a step's slowest slot decides.
+Chunk steps take what LIBERO's took on the machine of a profile (``rlvla profile --sim libero``), drawn again for every slot,
+batches and training steps what GR00T N1.5 took on the same machine (``results/gr00t*.json``); then what a log-normal with
+long tails draws, with a slow generator and on windows so short that a step's slowest slot decides.
 
     python benchmarks/overlap.py [--profile F] [--steps 8] [--output benchmarks/results/overlap.json]
 """
@@ -38,7 +39,8 @@ from rlvla.timekeeping import Timekeeper
 from rlvla.tracing import SpanFile
 
 SLOTS, ROWS = 8, 2
-PROFILE = Path(__file__).parent / "results" / "profile_libero_16_cores.json"
+RESULTS = Path(__file__).parent / "results"
+PROFILE = RESULTS / "profile_libero_16_cores.json"
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "sync": {"use": "sync"},
     "async-rollout": {"use": "async-rollout"},
@@ -46,6 +48,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "full-async, staleness 1": {"use": "full-async", "max_staleness": 1},
     "hybrid": {"use": "hybrid"},
 }
+_NO_END = 1_000_000
 _DRAWS = 997
 """Chunk steps of a slot after which its seconds repeat."""
 
@@ -60,22 +63,33 @@ class Load:
     """Seconds of a chunk step, by slot and number of the step."""
     train_s: float
     """Of a training step."""
+    call_s: float = 0.02
+    """Of a batch, beside its rows."""
+    row_s: float = 0.002
 
     @property
     def latency(self) -> Latency:
         return Latency(
             simulate=lambda slot, step: float(self.chunk_s[slot, step % _DRAWS]),
-            generate_call=0.02,
-            generate_row=0.002,
+            generate_call=self.call_s,
+            generate_row=self.row_s,
             train=lambda step: self.train_s,
         )
 
 
 def of_profile(measured: Profile) -> Load:
-    """Return a load with a simulator's measured chunk steps; training takes half as long as a rollout."""
+    """Return a load with a simulator's measured chunk steps, and a model's measured batches and training."""
     window = 16
     chunk_s = np.random.default_rng(0).choice(measured.chunk_steps(ROWS), (SLOTS, _DRAWS))
-    return Load(window, chunk_s, round(window * float(chunk_s.mean()) / 2, 2))
+    acting = json.loads((RESULTS / "gr00t.json").read_text())["inference"]
+    rows = np.array([one["batch"] for one in acting if one["batch"] <= SLOTS * ROWS])
+    seconds = np.array([one["act_ms"] / 1000 for one in acting if one["batch"] <= SLOTS * ROWS]) * rows
+    row_s, call_s = np.polyfit(rows, seconds, 1)
+    training = next(
+        one for one in json.loads((RESULTS / "gr00t_ppo.json").read_text())["runs"] if "train/samples" in one
+    )
+    train_s = training["time/train_s"] / training["train/samples"] * SLOTS * ROWS * window
+    return Load(window, chunk_s, round(train_s, 2), round(float(call_s), 4), round(float(row_s), 4))
 
 
 LONG_TAILS = Load(4, np.random.default_rng(0).lognormal(np.log(0.2), 0.4, (SLOTS, _DRAWS)), 0.8)
@@ -106,7 +120,7 @@ def real(scheduler: dict[str, Any], load: Load, steps: int) -> tuple[float, floa
         options = {"directory": folder, "name": "run", "slots": SLOTS, "sim_in_process": True, "threads": 1}
         quiet = {"without": ("tensorboard", "display", "report"), "device": "cpu", "save_every": 0, "steps": steps}
         with rlvla.build(
-            sim={"use": "fake", "num_envs": SLOTS * ROWS},
+            sim={"use": "fake", "num_envs": SLOTS * ROWS, "max_episode_steps": _NO_END},
             model="fake",
             algo={"use": "ppo", "window": load.window, "passes": 1, "minibatch_size": None},
             scheduler=scheduler,
@@ -145,7 +159,7 @@ def world_of(load: Load, steps: int) -> World:
         units_per_step=SLOTS * ROWS,
         steps=steps,
         latency=load.latency,
-        episode=lambda slot, number: 1_000_000,
+        episode=lambda slot, number: _NO_END,
     )
 
 
@@ -219,6 +233,7 @@ def main() -> None:
             },
             "window": load.window,
             "train_seconds": load.train_s,
+            "batch_seconds": {"call": load.call_s, "row": load.row_s},
             "schedulers": rows,
             "full_async_of_its_bound_in_200_virtual_steps_by_staleness": virtual_efficiency(load),
             "speed_up_over_sync": round(rows["sync"]["seconds"] / rows["full-async, staleness 1"]["seconds"], 2),

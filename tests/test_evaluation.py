@@ -149,3 +149,28 @@ def test_an_episode_that_goes_another_way_when_played_again_has_no_video(tmp_pat
     assert list(first.videos) == [0]
     assert "no video of episode 1: played again it went another way" in caplog.text
     assert not again.videos[1].exists()
+
+
+def test_a_worker_that_dies_while_it_starts_is_started_again(tmp_path, caplog, monkeypatch):
+    """A run does not end with a worker of an evaluation; one of training that cannot start ends it at once."""
+    with build(tmp_path, sim={"num_envs": 2}) as run:
+        engine = run._started()
+        make, killed = engine._make_slots, []
+
+        def dying(sizes, name):
+            slots = make(sizes, name)
+            if not killed:
+                killed.append(slots[0].actor.name)
+                slots[0].actor.kill()
+            return slots
+
+        monkeypatch.setattr(engine, "_make_slots", dying)
+        run.train()
+        assert killed == ["eval-0"]
+        assert "eval-0" in caplog.text
+        assert "it is started again" in caplog.text
+        with pytest.raises(SimulatorError, match="sim-0"):
+            slots = make((2,), "sim")
+            slots[0].actor.kill()
+            engine.wait(engine._ready(slots))
+        slots[0].actor.close()

@@ -62,6 +62,17 @@ def test_forecasts_by_hand():
     assert forecast_of(scheduler="hybrid", stages=2).step_seconds == pytest.approx(10.0 + 3.0)
 
 
+def test_simulators_that_wait_more_than_they_compute_share_a_core():
+    """Two slots of 2 s each on one core: one after the other if they fill it, side by side if each takes a quarter."""
+    for share, seconds in ((1.0, 3 * (2 + 4) + 3), (0.25, 3 * (2 + 2) + 3)):
+        found = forecast_of(dataclasses.replace(MEASURED, cores=1, core_share=share))
+        assert found.step_seconds == pytest.approx(seconds)
+        assert found.busy["cores"] == pytest.approx(share * 3 * 4 / seconds)
+    assert profile.core_share([(2.0, 0.5), (2.0, 1.5)]) == 0.5
+    assert profile.core_share([(2.0, 5.0)]) == 1.0
+    assert profile.core_share([(2.0, 0.0)]) == 1.0
+
+
 def test_what_is_trained_counts_and_not_what_is_played_ahead():
     """The trainer takes 12 x 1 s, so full-async trains 36 env steps in 12 s, whatever it plays ahead."""
     slow = dataclasses.replace(MEASURED, train_sample=1.0)

@@ -81,7 +81,9 @@ def test_an_aborted_run_leaves_one_that_says_why_and_whom_it_waited_for(tmp_path
             run.train()
     words = text(tmp_path)
     assert "Stopped after 1 training steps:" in words
-    assert re.search(r"StallError: no progress: 'simulate' has waited \d s for sim-\d", words)
+    (named,) = re.findall(r"StallError: no progress: 'simulate' has waited \d s for (sim-\d)", words)
+    assert f"<td>{named}</td><td>the run ended with its error, above</td>" in words
+    assert "None was slow" not in words
 
 
 def test_a_worker_that_dies_is_counted_and_named(tmp_path):

@@ -16,6 +16,7 @@ from rlvla import checkpoint
 from rlvla.errors import ConfigError, SimulatorError, StallError
 from rlvla.evaluation import episodes_of
 from rlvla.results import wilson
+from rlvla.testing.fakes.simulator import FakeSimulator
 from rlvla.testing.scheduler import Recorder
 from rlvla.watch import Watch
 
@@ -46,6 +47,30 @@ def test_slots_and_processes_do_not_change_a_deterministic_run(tmp_path, algo, c
     one, other = weights(tmp_path / "one"), weights(tmp_path / "other")
     for name in one:
         assert one[name].tobytes() == other[name].tobytes()
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_tasks_are_prepared_before_rows_change_to_them_which_changes_nothing(tmp_path, monkeypatch, in_process):
+    heard = []
+    reset = FakeSimulator.reset
+
+    def resetting(self, rows, seeds, starts):
+        heard.append(("reset", {start.task for start in starts}))
+        return reset(self, rows, seeds, starts)
+
+    monkeypatch.setattr(FakeSimulator, "reset", resetting)
+    monkeypatch.setattr(FakeSimulator, "prepare", lambda self, tasks: heard.append(("prepare", set(tasks))))
+    for name, builds in (("prepared", True), ("not", False)):
+        one_row = {"sim": {"num_envs": 1}, "slots": 1, "steps": 8}
+        with build(tmp_path, name=name, deterministic=True, sim_in_process=in_process, **one_row) as run:
+            run._started().graph.feed._builds_tasks = builds
+            run.train()
+    one, other = weights(tmp_path / "prepared"), weights(tmp_path / "not")
+    assert all(one[key].tobytes() == other[key].tobytes() for key in one)
+    if in_process:
+        told = [number for number, (kind, _) in enumerate(heard[:-1]) if kind == "prepare"]
+        assert len(told) > 2
+        assert all(heard[number + 1] == ("reset", heard[number][1]) for number in told)
 
 
 def test_seeds_change_a_run(tmp_path):

@@ -77,6 +77,28 @@ def test_a_row_keeps_its_task_for_as_long_as_it_was_told():
     assert {start.task for row in starts for start in row} > {starts[0][0].task}
 
 
+def test_the_task_that_a_row_changes_to_is_known_before():
+    feed = WindowFeed(WINDOWS, 2, seed=0, sampler=Sampler(TASKS, seed=3), task_episodes=3, builds_tasks=True)
+    feed.open(2)
+    for row in (0, 1):
+        feed.take(row)
+        told, before = [], None
+        for _ in range(30):
+            known = feed.next_task(row)
+            task = feed.next_episode(row)[1].task
+            assert known is None or known == task
+            told.append(known)
+            if before is not None and task != before:
+                assert known == task
+            before = task
+        assert sum(one is not None for one in told) > 5
+    adaptive = WindowFeed(WINDOWS, 1, 0, Sampler(TASKS, seed=3, adaptive=True), builds_tasks=True)
+    adaptive.open(1)
+    adaptive.take(0)
+    assert adaptive.next_task(0) is None  # what succeeds until then decides
+    assert WindowFeed(WINDOWS, 1, 0, Sampler(TASKS, seed=3)).next_task(0) is None  # nothing has to be built
+
+
 def test_rows_get_members_of_the_task_that_their_slot_runs():
     played, built = {}, {}
     for lookahead in (0, 4):

@@ -234,6 +234,8 @@ def worlds(draw):
     units = draw(st.integers(1, 7))
     generators = draw(st.sampled_from([1, 1, 2, 3]))
     rate = draw(st.sampled_from([0.0, 0.25, 0.6]))
+    losses = draw(st.sampled_from([0.0, 0.0, 0.05, 0.2]))
+    deaths = {place for place in range(0, 101, 3) if numbers.random() < losses}  # a chunk step lies between
     return World(
         slots=draw(st.lists(st.integers(1, 3), min_size=generators, max_size=5)),
         unit=draw(st.sampled_from(["window", "group"])),
@@ -250,7 +252,9 @@ def worlds(draw):
             train=lambda step: jitter[step % 257],
             snapshot=draw(st.sampled_from([0.0, 0.0, 0.3])),
             offer=draw(st.sampled_from([0.0, 0.0, 0.7])),
+            restart=draw(st.sampled_from([0.0, 4.0])),
         ),
+        dies=lambda slot, call: (12 * slot + call) % 102 in deaths,
         episode=lambda slot, number: lengths[(slot * 17 + number) % 101],
         dropped=frozenset(ticket for ticket in range(3000) if numbers.random() < rate),
         budget=draw(st.sampled_from([None, None, 2.0])),
@@ -363,6 +367,23 @@ def test_counting_starts_stalls_where_units_are_dropped(monkeypatch):
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_quarter_filtered_is_made_up_for(name):
     check(name, World(**{**vars(STRAGGLER), "steps": 10, "dropped": frozenset(range(0, 400, 4))}))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_lost_unit_is_played_again_from_its_start(name):
+    """By hand: windows of 2 chunks, 3 s a chunk step with its batch. The worker dies in its second chunk step and is back
+    after 5 s: 3 + 3 + 5, then the two chunks again, then training."""
+    world = World(
+        slots=(1,),
+        units_per_step=1,
+        steps=1,
+        latency=Latency(simulate=lambda slot, step: 2.0, train=lambda step: 4.0, restart=5.0),
+        episode=lambda slot, number: 1000,
+        dies=lambda slot, call: call == 2,
+    )
+    played = check(name, world)
+    assert played.seconds == 3 + 3 + 5 + 3 + 3 + 4
+    assert played.metrics[0]["rollout/units_lost"] == 1
 
 
 def test_overlap_hides_the_shorter_of_rollout_and_training():

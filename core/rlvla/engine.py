@@ -25,7 +25,7 @@ from rlvla.evaluation import Evaluator
 from rlvla.graph import Graph
 from rlvla.hooks import Hooks
 from rlvla.results import EvalResults
-from rlvla.rollout import Row, Slot, surviving
+from rlvla.rollout import MAX_RESTARTS, Row, Slot, surviving
 from rlvla.runtimes import Handle, runtime_of
 from rlvla.scheduler import Scheduler
 from rlvla.timekeeping import Timekeeper
@@ -183,12 +183,25 @@ class Engine:
             first += size
         return slots
 
-    async def _ready(self, slots: Sequence[Slot]) -> None:
+    async def _ready(self, slots: Sequence[Slot], restarts: int = 0) -> None:
+        """Wait until simulators stand; one whose worker dies meanwhile is started again so often."""
         began = time.monotonic_ns()
+
+        async def standing(slot: Slot) -> Any:
+            for left in reversed(range(restarts + 1)):
+                try:
+                    (found,) = await slot.actor.call("ready")
+                    return found
+                except WorkerDied as error:
+                    if not left:
+                        raise
+                    log.warning("%s; it is started again", error)
+                    await slot.actor.call("restart", returns=0)
+            raise AssertionError("the last try raises or returns")
 
         async def ready(slot: Slot) -> dict[str, str]:
             name = slot.actor.name
-            ((_, found),) = await self._watch("start", slot.actor.call("ready"), name)
+            _, found = await self._watch("start", standing(slot), name)
             self.graph.meter.times.worked(name, "start", began, (time.monotonic_ns() - began) / 1e9)
             versions: dict[str, str] = found
             return versions
@@ -353,7 +366,7 @@ class Engine:
 
     async def _open_eval_slots(self, sizes: Sequence[int]) -> list[Slot]:
         slots = self._make_slots(sizes, "eval")
-        await self._ready(slots)
+        await self._ready(slots, MAX_RESTARTS)  # a run is not to end after hours with one worker that dies
         return slots
 
     # ---- checkpoints --------------------------------------------------------------------------------------------

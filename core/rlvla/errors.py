@@ -73,6 +73,10 @@ class WorkerDied(SimulatorError):
 class StallError(RlvlaError):
     """No progress for too long; the message names who waits for whom."""
 
+    def __init__(self, message: str, *, worker: str = "") -> None:
+        self.worker = worker
+        super().__init__(message)
+
 
 class NothingToLearnError(RlvlaError):
     """Too many optimizer steps in a row had no gradient at all, and ``train.max_empty_steps`` bounds them."""

@@ -102,7 +102,7 @@ def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int
 
     def on(kind: Kind, number: int) -> Sequence[tuple[str, float]]:
         if kind == "simulator":
-            return [("gpu", 1.0)] if specs.sim.device == "gpu" and on_gpu else [("cores", 1.0)]
+            return [("gpu", 1.0)] if specs.sim.device == "gpu" and on_gpu else [("cores", profile.core_share)]
         return [("gpu", 1.0)] if on_gpu else [("cores", threads)]
 
     return World(

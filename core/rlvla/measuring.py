@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rlvla import devices
-from rlvla.profile import Profile
+from rlvla.profile import Profile, core_share
 from rlvla.seeds import derive
 from rlvla.specs import Start
 
@@ -53,6 +53,7 @@ async def measure(engine: Engine, repeats: int = 3) -> Profile | None:
         offer=offer,
         parameters=engine.parameters,
         trainable=engine.trainable,
+        core_share=core_share(first.simulated),
     )
 
 
@@ -67,6 +68,8 @@ class _First:
         self.stepped: defaultdict[int, list[float]] = defaultdict(list)
         self.acted: defaultdict[int, list[float]] = defaultdict(list)
         self.resets: list[float] = []
+        self.simulated: list[tuple[float, float]] = []
+        """Seconds and processor seconds of each chunk step, as its actor measured them."""
 
     async def reset(self, rows: list[int]) -> None:
         states = self._engine.specs.sim.tasks[0].initial_states
@@ -92,6 +95,7 @@ class _First:
         began = time.perf_counter()
         receipt, self._slot.observation, _ = await self._slot.actor.call("step", self.action, rows, returns=2)
         self.stepped[len(rows)].append(time.perf_counter() - began)
+        self.simulated.append((receipt.seconds, receipt.cpu_seconds))
         if ended := [one.row for one in receipt.ended]:
             await self.reset(ended)
 

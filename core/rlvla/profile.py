@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -50,6 +51,8 @@ class Profile:
     """Of the model; 0: not known."""
     trainable: int = 0
     """Of these, trained ones."""
+    core_share: float = 1.0
+    """Of a core, that a slot keeps busy while it simulates: less where it waits for a GPU, or for a robot's clock."""
 
     def line(self) -> tuple[float, float]:
         """Return a and b of a call of n rows, a + b n seconds, by least squares, both at least 0."""
@@ -147,7 +150,14 @@ def of_run(directory: Path) -> Profile:
         ),
         snapshot=median([seconds for _, seconds in by["publish"]] or [0.0]),
         offer=median([seconds for _, seconds in by["offer"]] or [0.0]),
+        core_share=core_share([(one.seconds, one.cpu_seconds) for one in spans if one.phase == "simulate"]),
     )
+
+
+def core_share(calls: Sequence[tuple[float, float]]) -> float:
+    """Return the share of a core that calls kept busy, of their (seconds, processor seconds); 1 where it is not known."""
+    seconds, of_processor = (sum(some) for some in zip(*calls, strict=True))
+    return min(1.0, of_processor / seconds) if of_processor else 1.0
 
 
 def typical(config: RunConfig, specs: Specs) -> Profile | None:

@@ -215,6 +215,8 @@ def _workers(facts: Facts) -> str:
         if ratio >= SLOW_FACTOR
     ]
     rows += [(actor, f"died and was started again {count} times") for actor, count in restarts.items()]
+    if (ended := facts.manifest.get("ended")) and (culprit := ended.get("worker")):
+        rows.append((culprit, "the run ended with its error, above"))
     counted = sum(line.get("workers/restarts") or 0 for line in facts.steps)
     text = "<p>None was slow against its peers, none died.</p>" if not rows and not counted else ""
     return _table(("worker", "what happened"), rows) + text if facts.steps else ""

@@ -355,11 +355,12 @@ class Run:
 
     def _note_end(self, info: RunInfo, error: BaseException | None) -> None:
         """Add to the manifest how training ended, for the report."""
-        words = None
+        words, worker = None, ""
         if error is not None:
+            worker = getattr(error, "worker", "")
             words = "\n".join([f"{type(error).__name__}: {error}".rstrip(": "), *getattr(error, "__notes__", [])])
         try:
-            self._write_manifest(info, ended={"error": words})
+            self._write_manifest(info, ended={"error": words, "worker": worker})
         except OSError as second:  # a full disk must not hide what ended the run
             log.error("%s: how the run ended could not be noted: %s", self.directory, second)
 

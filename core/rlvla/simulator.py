@@ -107,6 +107,12 @@ class Simulator(ABC):
     def close(self) -> None:
         """Free everything; a second call does nothing."""
 
+    def prepare(self, tasks: Sequence[int]) -> None:
+        """Do now, while nobody waits, what a reset to these tasks would have to do first (compile, load).
+
+        Called between two calls with tasks that rows will soon change to, where ``spec.builds_tasks``; changes nothing else.
+        """
+
     def record_video(self, rows: Sequence[int]) -> None:
         """From the next reset or step on, return ``frames`` of these rows (and of no others)."""
 

@@ -190,7 +190,7 @@ class Timekeeper:
         ended_ns = began_ns + round(seconds * 1e9)
         if self._spans is not None:
             slot = slots[0] if len(slots) == 1 else -1
-            self._spans.add(Span(actor, phase, began_ns, ended_ns, self.step, slot, version, rows))
+            self._spans.add(Span(actor, phase, began_ns, ended_ns, self.step, slot, version, rows, cpu_seconds))
         role = ROLE.get(phase)
         if role is None:
             return

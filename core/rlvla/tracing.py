@@ -47,6 +47,8 @@ class Span(NamedTuple):
     """Weights that acted, or were made; -1: none."""
     rows: int = 0
     """Environments that it was for; units, for the trainer."""
+    cpu_seconds: float = 0.0
+    """Of processor time, in a worker's own process."""
 
     @property
     def seconds(self) -> float:
@@ -109,7 +111,8 @@ class SpanFile:
 def _line(span: Span) -> str:
     return (
         f'{{"actor":"{span.actor}","phase":"{span.phase}","begin_ns":{span.began_ns},"end_ns":{span.ended_ns},'
-        f'"step":{span.step},"slot":{span.slot},"version":{span.version},"rows":{span.rows}}}\n'
+        f'"step":{span.step},"slot":{span.slot},"version":{span.version},"rows":{span.rows},'
+        f'"cpu_seconds":{span.cpu_seconds:.6g}}}\n'
     )
 
 

@@ -81,7 +81,7 @@ class Watch:
                 )
             for kind, began, who in list(self._waiting.values()):
                 if now - began > self.allowance(kind):
-                    raise StallError(self._report(kind, who, now - began, now))
+                    raise StallError(self._report(kind, who, now - began, now), worker=who)
 
     def _report(self, kind: str, who: str, seconds: float, now: float) -> str:
         waiting = "\n".join(

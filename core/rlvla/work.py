@@ -53,6 +53,9 @@ class Feed(Protocol):
     def next_episode(self, row: int) -> tuple[int, Start]:
         """Return seed and start of the episode that a row starts inside its window."""
 
+    def next_task(self, row: int) -> int | None:
+        """Return the task that a row changes to with its next episode, where that is known and worth to be prepared."""
+
     def key(self, work: Work) -> int:
         """Return the noise key of the work's next chunk."""
 
@@ -64,7 +67,13 @@ class WindowFeed:
     """Windows of T chunks; ticket t belongs to row t mod rows, and a row's episodes go on across its windows."""
 
     def __init__(
-        self, algorithm: AlgorithmSpec, rows: int, seed: int, sampler: Sampler, task_episodes: int = 1
+        self,
+        algorithm: AlgorithmSpec,
+        rows: int,
+        seed: int,
+        sampler: Sampler,
+        task_episodes: int = 1,
+        builds_tasks: bool = False,
     ) -> None:
         self.next_ticket = 0
         self.episodes = [0] * rows
@@ -73,6 +82,7 @@ class WindowFeed:
         self._seed = seed
         self._sampler = sampler
         self._task_episodes = task_episodes
+        self._builds_tasks = builds_tasks
         self._tasks = [0] * rows
         """Task of each row's present episode."""
         self._queues: list[deque[int]] = [deque() for _ in range(rows)]
@@ -110,6 +120,13 @@ class WindowFeed:
         if not repeated:
             self._tasks[row] = self._sampler.task(turn * rows + row, self._odds[self._playing[row]])
         return derive(self._seed, "episode", row, number), self._sampler.start_of(self._tasks[row], number * rows + row)
+
+    def next_task(self, row: int) -> int | None:
+        turn, repeated = divmod(self.episodes[row], self._task_episodes)
+        if repeated or self._sampler.adaptive or not self._builds_tasks:
+            return None  # adaptive: depends on what succeeds until then
+        task = self._sampler.task(turn * len(self._queues) + row, self._sampler.odds)
+        return task if task != self._tasks[row] else None
 
     def key(self, work: Work) -> int:
         return derived(work.noise, work.chunk)
@@ -228,6 +245,10 @@ class GroupFeed:
     def next_episode(self, row: int) -> tuple[int, Start]:
         raise AssertionError("a group's rollout is one episode, and so is a window without partial reset")
 
+    def next_task(self, row: int) -> int | None:
+        """None: who plays which group is decided when a row is free."""
+        return None
+
     def key(self, work: Work) -> int:
         return derived(work.noise, work.chunk)
 
@@ -274,7 +295,7 @@ def training_feed(
     )
     if algorithm.unit == "group" or (algorithm.unit == "window" and not algorithm.partial_reset):
         return GroupFeed(algorithm, slots, seed, sampler, units_per_step if simulator.builds_tasks else 0)
-    return WindowFeed(algorithm, sum(slots), seed, sampler, options.task_episodes)
+    return WindowFeed(algorithm, sum(slots), seed, sampler, options.task_episodes, simulator.builds_tasks)
 
 
 class EpisodeFeed:
@@ -323,6 +344,10 @@ class EpisodeFeed:
 
     def next_episode(self, row: int) -> tuple[int, Start]:
         raise AssertionError("an evaluation's work is one episode")
+
+    def next_task(self, row: int) -> int | None:
+        """None: an evaluation deals tasks out to slots, which keep them."""
+        return None
 
     def key(self, work: Work) -> int:
         return derived(work.noise, work.chunk)

@@ -28,6 +28,7 @@ class Runner(Protocol):
 
     def wait_ready(self) -> Any: ...
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation: ...
+    def prepare(self, tasks: Sequence[int]) -> None: ...
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult: ...
     def video(self, row: int, path: str) -> None: ...
     def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]: ...
@@ -79,6 +80,10 @@ class SimulatorActor:
             self._episodes[row] = _Episode()
         observation = self._show(rows, self._runner.reset(rows, seeds, starts))
         return CallReceipt(began, (time.monotonic_ns() - began) / 1e9, self._runner.cpu_seconds), observation
+
+    def prepare(self, tasks: Sequence[int]) -> None:
+        """Build tasks that rows will soon change to, while their next chunk is chosen."""
+        self._runner.prepare(tasks)
 
     def step(
         self, action: Action, rows: Sequence[int], given_up: Collection[int] = ()
@@ -175,11 +180,15 @@ class SimulatorActor:
             self._episodes[row] = _Episode(int(steps), float(episode_return), bool(success))
         return None, self._show(rows, self._runner.set_state(rows, of_simulator))
 
-    def replace(self) -> None:
+    def restart(self) -> None:
         """Start the simulator again after its process died; all its episodes are gone."""
         self._runner.kill()
         self._runner.close()
         self._runner = self._start()
+
+    def replace(self) -> None:
+        """Start the simulator again, and wait until it stands."""
+        self.restart()
         self._runner.wait_ready()
 
     def kill(self) -> None:

@@ -254,6 +254,7 @@ def _world(seed: int) -> World:
     draw = random.Random(seed)
     seconds = [draw.choice([1.0, draw.lognormvariate(0, 1)]) for _ in range(97)]
     chunks = [draw.choice([1, 2, 3, 12]) for _ in range(97)]
+    deaths = {place for place in range(0, 97, 3) if draw.random() < (0.2 if seed % 5 > 2 else 0.0)}
     return World(
         slots=[draw.randint(1, 3) for _ in range(draw.randint(1, 4))],
         unit="group" if seed % 2 else "window",
@@ -268,7 +269,9 @@ def _world(seed: int) -> World:
             train=lambda step: 3 * seconds[step],
             snapshot=draw.choice([0.0, 0.2]),
             offer=draw.choice([0.0, 0.3]),
+            restart=1.5,
         ),
+        dies=lambda slot, call: (12 * slot + call) % 99 in deaths,
         episode=lambda slot, number: chunks[(31 * slot + number) % 97],
         dropped=frozenset(ticket for ticket in range(1000) if draw.random() < (0.25 if seed % 4 > 1 else 0.0)),
     )

@@ -181,6 +181,21 @@ class SimulatorConformance(Conformance):
         equal(runs[0].observation, runs[1].observation, "the same actions from the same start lead elsewhere")
         assert (on_host(runs[0].reward) == on_host(runs[1].reward)).all(), "the same actions give another reward"
 
+    def test_preparing_tasks_changes_nothing(self) -> None:
+        """Building ahead what later resets need leaves live episodes and later resets as they would have been."""
+        simulator = self.simulator()
+        if not simulator.spec.builds_tasks:
+            skip("no task has to be built: spec.builds_tasks is False")
+        last, seen = len(simulator.spec.tasks) - 1, []
+        for prepares in (True, False):
+            self.reset_all(simulator, seed=3)
+            if prepares:
+                simulator.prepare([last])
+            stepped = copied(simulator.step(self.actions(simulator, 1), self.all_active()).observation)
+            seen.append((stepped, copied(simulator.reset([0], [4], [self.start(simulator, last)]))))
+        equal(seen[0][0], seen[1][0], "an episode goes on another way after prepare()")
+        equal(seen[0][1], seen[1][1], "a prepared task starts another way")
+
     def test_rows_do_not_touch_each_other(self) -> None:
         """A row's chunk is the same whether others are stepped, idle or reset."""
         simulator = self.simulator()

@@ -20,6 +20,7 @@ from rlvla.algorithm import Algorithm
 from rlvla.assembly import Entry
 from rlvla.clock import VirtualLoop, run_virtual
 from rlvla.configs import RunOptions
+from rlvla.errors import WorkerDied
 from rlvla.graph import Graph
 from rlvla.receipts import (
     CallReceipt,
@@ -55,6 +56,8 @@ class Latency:
     """A reset of n rows takes ``reset + n * reset_row``."""
     reset_alone: float = 0.0
     """And then on cores of its own."""
+    restart: float = 0.0
+    """To start a worker in place of one that died."""
     generate_call: float = 0.0
     generate_row: float = 1.0
     """A batch of n rows takes ``generate_call + n * generate_row``."""
@@ -92,6 +95,8 @@ class World:
     latency: Latency = field(default_factory=Latency)
     episode: Callable[[int, int], int] = lambda slot, number: 1
     """Chunks of a slot's n-th episode."""
+    dies: Callable[[int, int], bool] = lambda slot, call: False
+    """Whether a slot's worker dies in its n-th call (a reset or a chunk step), when that has taken its time."""
     dropped: Collection[int] = ()
     """Tickets that the algorithm refuses."""
     budget: float | None = None
@@ -226,8 +231,10 @@ class FakeHandle:
             await asyncio.sleep(self._transfer)
         async with self._turn:
             began = asyncio.get_running_loop().time()
-            result = await getattr(self.actor, method)(*arguments)
-            self.busy += asyncio.get_running_loop().time() - began
+            try:
+                result = await getattr(self.actor, method)(*arguments)
+            finally:
+                self.busy += asyncio.get_running_loop().time() - began
         return list(result) if returns else [result]
 
     def send(self, method: str, *arguments: Any) -> None:
@@ -250,6 +257,7 @@ class FakeSimulatorActor:
         self._left = [0] * rows
         self._episodes = 0
         self._steps = 0
+        self._calls = 0
 
     async def reset(
         self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Any], videos: Mapping[int, str]
@@ -259,6 +267,7 @@ class FakeSimulatorActor:
         began, took = await self._place.use(seconds)
         if latency.reset_alone:
             await asyncio.sleep(latency.reset_alone)
+        self._survive()
         for row in rows:
             self._left[row] = self._world.episode(self._slot, self._episodes)
             self._episodes += 1
@@ -271,6 +280,7 @@ class FakeSimulatorActor:
         began, took = await self._place.use(seconds)
         if alone:
             await asyncio.sleep(alone)
+        self._survive()
         ended = []
         for row in rows:
             assert self._left[row] > 0, f"slot {self._slot}: row {row} was stepped after its episode ended"
@@ -285,6 +295,15 @@ class FakeSimulatorActor:
             self._slot, len(rows), tuple(ended), took + alone, began_ns=began, cpu_seconds=cpu_seconds
         )
         return receipt, None, None
+
+    def _survive(self) -> None:
+        self._calls += 1
+        if self._world.dies(self._slot, self._calls - 1):
+            raise WorkerDied(f"sim-{self._slot} died in call {self._calls - 1}", worker=f"sim-{self._slot}")
+
+    async def replace(self) -> None:
+        await asyncio.sleep(self._world.latency.restart)
+        self._left = [0] * len(self._left)
 
 
 @dataclass

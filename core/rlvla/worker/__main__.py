@@ -80,6 +80,9 @@ class _Server:
     def serve(self) -> None:
         while True:
             message, arrays, _ = protocol.receive(self.link)
+            if message["op"] == "prepare":  # nobody waits for an answer
+                self.host.prepare(message["tasks"])
+                continue
             began, cpu = time.perf_counter(), time.process_time()
             try:
                 answer, out = self._answer(message, arrays)

@@ -132,6 +132,10 @@ class SubprocessSimulator:
         )
         return self._observation(rows)
 
+    def prepare(self, tasks: Sequence[int]) -> None:
+        """Let the worker build tasks while nobody waits for it; returns at once."""
+        self._send({"op": "prepare", "tasks": list(tasks)})
+
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         if np.shape(chunk_NHA) != self._shared["chunk"].shape:
             parts = ", ".join(f"{part.name}: {part.size}" for part in self.spec.action)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from rlvla.errors import SimulatorError
 from rlvla.simulator import ChunkResult, Observation, Simulator
 from rlvla.specs import Start
 from rlvla.video import write_video
+
+log = logging.getLogger(__name__)
 
 
 class Host:
@@ -55,6 +58,13 @@ class Host:
                 first = [on_host(observation.images[cameras[0].name][place]).copy()] if cameras else []
                 self._frames[row] = first
         return observation
+
+    def prepare(self, tasks: Sequence[int]) -> None:
+        """Build tasks that resets will soon ask for. What goes wrong is told by the reset that needs it."""
+        try:
+            self.simulator.prepare(tasks)
+        except SimulatorError as error:
+            log.info("tasks %s could not be prepared: %s", list(tasks), error)
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         """Step; ``videos`` then lists the paths of the videos that became complete."""

@@ -18,7 +18,9 @@ FILE = Path(__file__).parents[4] / "benchmarks/openvla_oft.py"
 def benchmark():
     spec = importlib.util.spec_from_file_location("openvla_oft_benchmark", FILE)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FILE.parent)  # for what benchmarks share
+        spec.loader.exec_module(module)
     return module
 
 

@@ -137,6 +137,30 @@ def test_a_task_that_was_left_is_kept_and_the_oldest_makes_room() -> None:
     assert len(simulator._built) == 0
 
 
+def test_a_task_that_was_prepared_is_not_built_at_its_reset_and_starts_the_same() -> None:
+    config = LiberoConfig(
+        suite="libero_goal", tasks=(STOVE, BOWL, 6), cameras=("wrist",), image_size=16, settle_steps=0, kept_tasks=1
+    )
+    simulator = LiberoSimulator(config, rows=1)
+    simulator.reset([0], [1], [Start(0, 0)])
+    live = simulator.get_state([0])[0]
+    simulator.prepare([1, 2])  # as many as may be kept
+    assert (simulator._built.builds, len(simulator._built)) == (2, 2)
+    after = simulator.get_state([0])[0]
+    assert [key for key in live if not np.array_equal(live[key], after[key])] == []
+    prepared = copied(simulator.reset([0], [7], [Start(1, 3)]))
+    assert simulator._built.builds == 2
+    state = simulator.get_state([0])[0]
+    simulator.close()
+    simulator = LiberoSimulator(config, rows=1)
+    cold = simulator.reset([0], [7], [Start(1, 3)])
+    for name, pictures in prepared.images.items():
+        assert np.array_equal(pictures, cold.images[name])
+    other = simulator.get_state([0])[0]
+    assert [key for key in state if not np.array_equal(state[key], other[key])] == []
+    simulator.close()
+
+
 # Chunks
 
 

@@ -7,7 +7,7 @@ back to a task that was kept costs neither.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlvla_sim_libero.renderer import Renderer
@@ -66,6 +66,18 @@ class BuiltTasks:
             self.builds += 1
         built = self._tasks[task]
         return built, built.scene.lend()
+
+    def prepare(self, tasks: Sequence[int]) -> None:
+        """Compile tasks that rows will soon change to, as many as may be kept; nothing else is held for them."""
+        missing = [task for task in tasks if task not in self._tasks]
+        for task in tasks:
+            if task in self._tasks:
+                self._tasks.move_to_end(task)  # kept longest
+        for task in missing[: max(0, self._kept - (len(tasks) - len(missing)))]:
+            self.drop(self._kept - 1)
+            self._tasks[task] = Built(self._build(task), self._size)
+            self.builds += 1
+            _ = self._tasks[task].renderer
 
     def give_back(self, task: int, episode: Episode) -> None:
         """Take a row's environment back; call :meth:`lend` for the row's next task afterwards."""

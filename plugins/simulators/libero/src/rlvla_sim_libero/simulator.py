@@ -116,6 +116,10 @@ class LiberoSimulator(Simulator):
         video = [np.stack(taken) if taken else empty for taken in frames] if self._recorded else None
         return ChunkResult(self._observation(range(self._rows)), reward, terminated, truncated, valid, success, video)
 
+    def prepare(self, tasks: Sequence[int]) -> None:
+        if not self._config.stock_path:
+            self._built.prepare([int(task) for task in tasks])
+
     def close(self) -> None:
         for scene in self._stock:
             if scene is not None:
