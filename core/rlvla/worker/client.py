@@ -221,7 +221,8 @@ class SubprocessSimulator:
             answer, out, _ = self._receive()
         except TimeoutError:
             raise self._late(message["op"], limit) from None
-        self._link.settimeout(None)
+        finally:
+            self._link.settimeout(None)
         self._called = True
         self.seconds, self.cpu_seconds = answer["seconds"], answer["cpu_seconds"]
         self.peak_bytes = answer["peak_bytes"]

@@ -10,7 +10,7 @@ import copy
 import logging
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,7 @@ class Episode:
         way = Way(len(actions_HA))
         frames: list[np.ndarray] = []
         task = self._task
-        undo = _watched(task, way, lambda: frames.append(self._frame()) if film else None)
+        undo = _watched(task, way, (lambda: frames.append(self._frame())) if film else (lambda: None))
         try:
             *_, told = task.gen_sparse_reward_data(np.asarray(actions_HA, np.float64))
         finally:
@@ -253,7 +253,7 @@ def _bytes(colour: np.ndarray) -> np.ndarray:
     return (np.asarray(colour)[..., :3] * 255).clip(0, 255).astype(np.uint8)
 
 
-def _watched(task: Any, way: Way, passed: Any) -> Any:
+def _watched(task: Any, way: Way, passed: Callable[[], None]) -> Callable[[], None]:
     """Note how far a chunk is; returns what undoes it.
 
     Args:
