@@ -9,7 +9,7 @@ from rlvla.testing.elsewhere import outcomes_elsewhere
 
 pytestmark = pytest.mark.timeout(500)
 CHECKS = sorted(one for one in dir(SimulatorConformance) if one.startswith("test_"))
-MAY_SKIP = {"test_the_expert_solves_the_tasks"}
+MAY_SKIP = {"test_the_expert_solves_the_tasks", "test_preparing_tasks_changes_nothing"}
 
 
 @pytest.fixture(scope="module")
