@@ -399,6 +399,9 @@ class Graph:
             generator = generators[number]
             choosing = partial(self._rollout.generate, slots, generator)
             receipt = await self._timed("generate", self._surviving(generator, choosing, anew=True), generator.name)
+            if receipt.version < offered:  # it took the place of one that died in an offer, and waits for its weights
+                await self.offer(generator)
+                receipt = await self._timed("generate", self._surviving(generator, choosing, anew=True), generator.name)
             assert receipt.version >= offered, f"version {receipt.version} acted after {offered} was offered"
 
         return act
