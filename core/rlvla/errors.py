@@ -69,6 +69,9 @@ class SimulatorError(RlvlaError):
 class WorkerDied(SimulatorError):
     """A simulator worker process that ended without an answer (killed, segmentation fault, out of memory)."""
 
+    heard = False
+    """An earlier error told of the same death."""
+
 
 class TransportError(RlvlaError):
     """Weights that did not come by the way that was chosen for them."""

@@ -106,7 +106,8 @@ async def surviving(
             if error.worker != generator.name or not left:
                 raise
             log.warning("%s; another one takes its place and does its work again", error)
-            restarted()
+            if not error.heard:
+                restarted()
             if anew is not None:
                 await anew()
     raise AssertionError("the last try raises or returns")

@@ -162,6 +162,7 @@ class RayHandle:
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
         if self._life != self._place.life:
             raise self._died(f"before {method!r}")
+        life = self._life
         remote = self._place.host.call.options(num_returns=returns + 1).remote
         made = remote(self.name, next(self._numbers), method, returns, *arguments)
         references = [made] if returns == 0 else list(made)
@@ -170,8 +171,11 @@ class RayHandle:
         except RayTaskError as error:
             raise error.cause from error
         except RayActorError as error:
-            self._place.died(self._life)
-            raise self._died(f"in {method!r}: {error}") from error
+            heard = life != self._life  # another call that was under way told of this death
+            self._place.died(life)
+            died = self._died(f"in {method!r}: {error}")
+            died.heard = heard
+            raise died from error
         return [receipt, *references[1:]]
 
     def _died(self, when: str) -> WorkerDied:
