@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -174,6 +175,26 @@ def test_what_is_complete_is_left_as_it_is(home: Path) -> None:
     pretend(plugin, home / "fake")
     _, said = installed(plugin)
     assert said == [f"fake (cpu) is already in {home / 'fake'}"]
+
+
+def test_an_interpreter_without_pip_is_made_again(tmp_path: Path) -> None:
+    """As an install leaves it that was interrupted early."""
+    place = tmp_path / "half"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    assert not environments._has_pip(place / "bin" / "python")
+    assert not environments._has_pip(place / "bin" / "none")
+    assert environments._has_pip(Path(sys.executable))
+
+
+def test_only_one_process_makes_an_environment(tmp_path: Path) -> None:
+    with (
+        environments._held(tmp_path / "it"),
+        pytest.raises(ConfigError, match="another install into .* is under way"),
+        environments._held(tmp_path / "it"),
+    ):
+        pass
+    with environments._held(tmp_path / "it"):
+        pass
 
 
 def test_another_folder_is_found_through_a_link(home: Path, tmp_path: Path) -> None:

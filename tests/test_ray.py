@@ -315,7 +315,9 @@ def test_a_rank_that_hangs_is_named(tmp_path, ray, monkeypatch):
 
 
 SCRIPT = """
+import signal
 import rlvla
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 algo = {"use": "ppo", "window": 3, "windows_per_step": 5, "minibatch_size": None}
 options = {"runtime": "ray", "devices": 2, "device": "cpu", "steps": 100000, "directory": %r, "name": "run", "threads": 1}
 options |= {"without": ["display", "tensorboard", "report"], "save_every": 1, "slots": 2}
@@ -348,7 +350,10 @@ def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path, how):
             time.sleep(0.2)
         assert len(marked(mark)) > 6, "the driver, Ray and its workers"
         child.send_signal(how)
-        child.wait(90)
+        try:
+            child.wait(90)
+        finally:
+            child.kill()
     while left_over := marked(mark):
         assert time.monotonic() < deadline + 60, f"left: {left_over}"
         time.sleep(0.5)

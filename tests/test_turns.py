@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from rlvla import turns
 from rlvla.networks import kernels
 from rlvla.turns import alone, computing
 
@@ -67,6 +68,25 @@ def test_an_error_gives_the_turn_back():
         raise RuntimeError("of the kernel")
     with computing(), alone():
         pass
+
+
+def test_who_is_interrupted_while_it_waits_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(turns._changed, "wait_for", lambda ready: ready() or (_ for _ in ()).throw(KeyboardInterrupt))
+    hold, done = threading.Event(), threading.Event()
+
+    def compute():
+        with computing():
+            hold.set()
+            done.wait(timeout=30)
+
+    with ThreadPoolExecutor(1) as other:
+        held = other.submit(compute)
+        hold.wait(timeout=30)
+        with pytest.raises(KeyboardInterrupt), computing(), alone():
+            pass
+        done.set()
+        held.result()
+    assert (turns._waiting, turns._alone, turns._computing) == (0, None, set())
 
 
 def test_no_thread_computes_while_another_compiles(monkeypatch):

@@ -7,6 +7,7 @@ worker speak through :mod:`rlvla.worker.protocol` alone.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -195,7 +197,8 @@ def install(
         say(f"{plugin.name} ({variant}) is already in {place}")
     else:
         _refuse_foreign(place)
-        found = _make(plugin, variant, place, python, say)
+        with _held(place):
+            found = _make(plugin, variant, place, python, say)
     _link(folder(plugin.name), place)
     return found
 
@@ -207,6 +210,26 @@ def _refuse_foreign(place: Path) -> None:
         )
 
 
+@contextmanager
+def _held(place: Path) -> Iterator[None]:
+    """Keep other processes from making the same environment; a lock that a killed one held is free.
+
+    Raises:
+        ConfigError: another process makes it now, or the folder cannot be written.
+    """
+    file = place.with_name(f".{place.name}.installing")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(f"--dir: another install into {place} is under way: wait for it") from None
+            yield
+    except PermissionError as error:
+        raise ConfigError(f"--dir: {place} cannot be written: {error}; give another folder") from error
+
+
 def _make(
     plugin: Plugin[Any, Any], variant: Variant, place: Path, python: str | None, say: Callable[[str], None]
 ) -> Record:
@@ -215,10 +238,12 @@ def _make(
     began = time.monotonic()
     own_python = place / "bin" / "python"
     (place / RECORD).unlink(missing_ok=True)
-    if not own_python.exists():
+    if not _has_pip(own_python):
         base = find_python(environment.python, python)
         say(f"making a virtual environment in {place} with {base}")
-        _run([base, "-m", "venv", str(place)], lambda line: None)
+        _run([base, "-m", "venv", "--clear", str(place)], lambda line: None)
+    for half in place.glob("lib/python*/site-packages/~*"):  # what an interrupted pip has set aside
+        shutil.rmtree(half, ignore_errors=True)
     wanted = requirements(plugin, variant)
     say(f"installing {len(wanted)} packages and what they need: some minutes")
     pip = [str(own_python), "-m", "pip", "--disable-pip-version-check", "install"]
@@ -229,7 +254,8 @@ def _make(
     say(f"installing {' and '.join(_own(plugin))}")
     for name in _own(plugin):
         _run([*pip, "--no-deps", "--force-reinstall", *_source(name)], lambda line: None)
-    listed = json.loads(_run([*pip[:-1], "list", "--format", "json"], lambda line: None))
+    told = _run([*pip[:-1], "list", "--format", "json"], lambda line: None)
+    listed = json.loads(next(line for line in told.splitlines() if line.startswith("[")))  # warnings may come before
     version = _run([str(own_python), "-c", "import platform; print(platform.python_version())"], lambda line: None)
     record = Record(
         simulator=plugin.name,
@@ -245,6 +271,13 @@ def _make(
     os.replace(part, place / RECORD)
     say(f"{plugin.name} ({variant}) is in {place}: {size_of(place) / 2**20:.0f} MiB, {record.seconds:.0f} s")
     return record
+
+
+def _has_pip(python: Path) -> bool:
+    """Say whether an interpreter stands and has pip: an interrupted install may leave it without."""
+    if not python.exists():
+        return False
+    return not subprocess.run([python, "-m", "pip", "--version"], capture_output=True, env=variables()).returncode
 
 
 def size_of(place: Path) -> int:

@@ -219,13 +219,16 @@ def _read(text: str, devices: int) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError('wanted numbers and ranges of devices, for instance "0-3", "0,2" or "all"')
-        found += range(int(first), int(last if dash else first) + 1)
+        end = int(last if dash else first)
+        if end >= devices:
+            raise ValueError(
+                f"but device {end} is not there: wanted numbers below {devices} (run.devices, or all that there are)"
+            )
+        if end < int(first):
+            raise ValueError(f"wanted the smaller number first: {end}-{first}")
+        found += range(int(first), end + 1)
     if not found:
         raise ValueError('wanted at least one device, for instance "0" or "all"')
-    if beyond := sorted({one for one in found if one >= devices}):
-        raise ValueError(
-            f"but device {_written(beyond)} is not there: wanted numbers below {devices} (run.devices, or all that there are)"
-        )
     if len(set(found)) < len(found):
         raise ValueError("wanted each device once")
     return tuple(sorted(found))

@@ -52,9 +52,13 @@ def alone() -> Iterator[None]:
         _computing.discard(me)
         _waiting += 1
         _changed.notify_all()
-        _changed.wait_for(lambda: _alone is None and not _computing)
-        _waiting -= 1
-        _alone = me
+        try:
+            _changed.wait_for(lambda: _alone is None and not _computing)
+            _alone = me
+        finally:
+            _waiting -= 1
+            _computing.update({me} - {_alone})  # interrupted: it computes on, and gives that up by itself
+            _changed.notify_all()
     try:
         yield
     finally:

@@ -16,13 +16,17 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+GLB = b"glTF" + (2).to_bytes(4, "little") + (16).to_bytes(4, "little") + bytes(4)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return a root that has what every task needs."""
     robot = tmp_path / "assets/embodiments/aloha-agilex"
     robot.mkdir(parents=True)
-    for name in ("curobo_left_tmp.yml", "curobo_right_tmp.yml", "arms.urdf"):
+    for name in ("curobo_left_tmp.yml", "curobo_right_tmp.yml"):
         (robot / name).touch()
+    (robot / "arms.urdf").write_text("<robot/>")
     (robot / "config.yml").write_text("urdf_path: ./arms.urdf\n")
     (tmp_path / "assets/objects").mkdir()
     (tmp_path / "assets/background_texture").mkdir()
@@ -56,7 +60,7 @@ def test_a_robots_missing_files_are_named(root: Path) -> None:
     (root / "assets/embodiments/aloha-agilex/arms.urdf").unlink()
     (root / "assets/embodiments/aloha-agilex/curobo_left_tmp.yml").unlink()
     found = problem(root)
-    assert "aloha-agilex/./arms.urdf" in found and "aloha-agilex/curobo_left_tmp.yml" in found
+    assert "aloha-agilex/arms.urdf" in found and "aloha-agilex/curobo_left_tmp.yml" in found
     assert "assets/embodiments/piper/config.yml" in problem(root, embodiment=("piper", "piper"))
 
 
@@ -75,10 +79,33 @@ def test_objects_need_a_mesh_and_their_data(root: Path, monkeypatch: pytest.Monk
     assert "missing: assets/objects/050_bell)" in problem(root)
     bell = root / "assets/objects/050_bell"
     (bell / "visual").mkdir(parents=True)
-    assert "050_bell/model_data*.json, assets/objects/050_bell/**/*.glb" in problem(root)
-    (bell / "model_data0.json").touch()
-    (bell / "visual/base0.glb").touch()
+    assert "050_bell/model_data*.json, assets/objects/050_bell/visual/*.glb" in problem(root)
+    (bell / "collision").mkdir()
+    (bell / "collision/base0.glb").write_bytes(GLB)
+    (bell / "model_data0.json").write_text("{}")
+    assert "missing: assets/objects/050_bell/visual/*.glb)" in problem(root)
+    (bell / "visual/base0.glb").write_bytes(GLB)
     assert assets.problems(RoboTwinConfig(assets=str(root))) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("objects/050_bell/model_data0.json", b"{"),
+        ("objects/050_bell/visual/base0.glb", GLB[:-1]),
+        ("embodiments/aloha-agilex/arms.urdf", b"no XML"),
+        ("embodiments/aloha-agilex/config.yml", b"[1, 2]"),
+        ("embodiments/aloha-agilex/config.yml", b"a: [1"),
+    ],
+)
+def test_damaged_files_are_named(root: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: bytes) -> None:
+    monkeypatch.setattr(assets, "objects_of", lambda task: ["050_bell"])
+    bell = root / "assets/objects/050_bell"
+    (bell / "visual").mkdir(parents=True)
+    (bell / "model_data0.json").write_text("{}")
+    (bell / "visual/base0.glb").write_bytes(GLB)
+    (root / "assets" / file).write_bytes(content)
+    assert f"missing: assets/{file} (damaged" in problem(root)
 
 
 def test_another_revision_is_named(root: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 from rlvla_sim_robotwin import RoboTwinConfig
 
@@ -99,11 +100,21 @@ def _missing_of_robot(folder: Path, label: str) -> Iterator[str]:
     if (folder / "config.yml").is_file():
         import yaml
 
-        told = yaml.safe_load((folder / "config.yml").read_text())
+        try:
+            told = yaml.safe_load((folder / "config.yml").read_text())
+        except (yaml.YAMLError, ValueError):
+            told = None
+        if not isinstance(told, dict):
+            yield f"{label}/config.yml (damaged: no YAML mapping)"
+            return
         for option in ("urdf_path", "srdf_path"):
-            path = (told or {}).get(option)
-            if path is not None and not (folder / path).is_file():
-                yield f"{label}/{path}"
+            path = told.get(option)
+            if path is None:
+                continue
+            if not (folder / str(path)).is_file():
+                yield f"{label}/{Path(str(path))}"
+            elif _is_damaged(folder / str(path)):
+                yield f"{label}/{Path(str(path))} (damaged)"
 
 
 def _missing_of_object(folder: Path, label: str) -> Iterator[str]:
@@ -113,8 +124,27 @@ def _missing_of_object(folder: Path, label: str) -> Iterator[str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     if not any(path.suffix == ".json" and path.name.startswith("model_data") for path in files):
         yield f"{label}/model_data*.json"
-    if not any(path.suffix in _MESHES for path in files):
-        yield f"{label}/**/*.glb"
+    if not any(path.suffix in _MESHES and "collision" not in path.parts for path in files):
+        yield f"{label}/visual/*.glb"
+    for path in sorted(files):
+        if _is_damaged(path):
+            yield f"{label}/{path.relative_to(folder)} (damaged)"
+
+
+def _is_damaged(file: Path) -> bool:
+    """Say whether a file is cut short, or not what its name says, as far as a look at it tells."""
+    try:
+        if file.suffix == ".json":
+            return not isinstance(json.loads(file.read_text()), dict | list)
+        if file.suffix in (".urdf", ".srdf"):
+            ElementTree.parse(file)
+        if file.suffix == ".glb":
+            with file.open("rb") as read:
+                head = read.read(12)
+            return head[:4] != b"glTF" or int.from_bytes(head[8:12], "little") > file.stat().st_size
+    except (ValueError, RecursionError, ElementTree.ParseError):
+        return True
+    return False
 
 
 def objects_of(task: str) -> list[str]:

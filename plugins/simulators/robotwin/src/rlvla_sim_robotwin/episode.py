@@ -170,13 +170,19 @@ class Episode:
             except Exception as error:
                 if type(error).__name__ == "UnStableError":
                     raise
-                raise SimulatorError(
-                    f"{self._config.task}: the scene of seed {seed} cannot be built: {type(error).__name__}: "
-                    f"{error}{startup.tail(words)}"
-                ) from error
+                raise self._broken(f"the scene of seed {seed} cannot be built", error, startup.tail(words)) from error
         task.step_lim = sys.maxsize  # steps are counted by who steps
         self.instruction = self._worded(information, seed)
         self._keep_cameras(task.cameras)
+
+    def _broken(self, what: str, error: Exception, words: str) -> SimulatorError:
+        """Return the error for what the runtime cannot do: most often a file of the assets is not what it should be."""
+        folders = ", ".join(assets.objects_of(self._config.task)) or "none by name"
+        return SimulatorError(
+            f"{self._config.task}: {what}: {type(error).__name__}: {error}{words}; look at assets/objects (this task's: {folders}) "
+            f"and at assets/embodiments ({', '.join(dict.fromkeys(map(str, self._config.embodiment)))}): a file may be missing or "
+            "damaged"
+        )
 
     def _worded(self, information: Mapping[str, str], seed: int) -> str:
         from robotwin.description import generate_episode_descriptions
@@ -234,7 +240,10 @@ class Episode:
 
     def observe(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return pictures by camera, and the state."""
-        told = self._task.get_obs()
+        try:
+            told = self._task.get_obs()
+        except Exception as error:
+            raise self._broken("its pictures cannot be drawn", error, "") from error
         pictures = {name: told["observation"][NAMES[name]]["rgb"] for name in self._config.cameras}
         return pictures, np.asarray(told["joint_action"]["vector"], np.float32)
 

@@ -32,7 +32,7 @@ def read(path: str, task: str) -> tuple[int, ...]:
 def _read(path: str, changed: int, task: str) -> tuple[int, ...]:
     try:
         data = json.loads(Path(path).read_text())
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise ConfigError(f"seeds_path: {path}: not JSON: {error}; wanted {_FORMAT}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"seeds_path: {path}: got a {type(data).__name__}, wanted {_FORMAT}")
