@@ -3,8 +3,7 @@
 ``PATH`` is a checkpoint with discrete action tokens, supervised on this one task (chunks of 25 x 14: six joints and a gripper of
 the left arm, then of the right one). Settings follow RLinf's recipe (episodes of 200 steps, groups of 8, a success is worth 5,
 groups with a success rate in [0.1, 0.9], clips 0.2 and 0.28, temperature 1.6, eight optimizer steps); its 1024 rollouts a
-step are 256 here, of 32 environments, which take 0.6 GiB of the host's memory each with
-one camera and light scenes.
+step are 256 here, of 32 environments, which take 0.6 GiB of the host's memory each with one camera and light scenes.
 
 ``rlvla simulators install robotwin`` brings the runtime and ``robotwin-download-assets`` the assets. ``SEEDS`` is RLinf's
 ``train_seeds.json``, seeds that the task can be solved for: each is a start of a group. Measure on the held-out ones:
@@ -12,6 +11,8 @@ one camera and light scenes.
 """
 
 from typing import Any
+
+from pairs import openvla_oft_robotwin
 
 PATH = "checkpoints/openvla-oft-place-empty-cup"
 SEEDS = "seeds/train_seeds.json"
@@ -32,13 +33,7 @@ def recipe() -> dict[str, Any]:
         "model": {
             "use": "openvla-oft",
             "path": PATH,
-            # What belongs to this pair of model and simulator: the task's statistics, the head's camera, absolute joints in
-            # radians and grippers that 0 closes, anywhere in between.
-            "unnorm_key": "place_empty_cup",
-            "cameras": ["primary"],
-            "gripper_range": [0.0, 1.0],
-            "gripper_closes_at": "low",
-            "gripper_binary": False,
+            **openvla_oft_robotwin("place_empty_cup"),
             "horizon": 25,
             "temperature": 1.6,
             "prompt_tokens": 512,

@@ -70,3 +70,15 @@ def gr00t_robotwin() -> dict[str, Any]:
         "gripper_binary": False,
         "pad_to": 880,  # three pictures are 768 of them
     }
+
+
+def openvla_oft_robotwin(task: str) -> dict[str, Any]:
+    """Return OpenVLA-OFT's side of RoboTwin: a task's own statistics, the head's camera, absolute joints in radians, and grippers
+    that 0 closes, anywhere in between."""
+    return {
+        "unnorm_key": task,
+        "cameras": ["primary"],
+        "gripper_range": [0.0, 1.0],
+        "gripper_closes_at": "low",
+        "gripper_binary": False,
+    }

@@ -341,10 +341,14 @@ dist.destroy_process_group()
 
 
 OPTIONS = {
-    "ddp": "",
+    "ddp": {},
     # 12 and 6 samples in parts of 5: one rank makes a pass more, in each of three kinds
-    "fsdp": "shard='fsdp', micro_batch=5, ema_decay=0.5, algo_options={'window': 3, 'minibatch_size': None, 'passes': 2, "
-    "'proximal': 'recompute', 'kl_weight': 0.1}",
+    "fsdp": {
+        "shard": "fsdp",
+        "micro_batch": 5,
+        "ema_decay": 0.5,
+        "algo_options": {"window": 3, "minibatch_size": None, "passes": 2, "proximal": "recompute", "kl_weight": 0.1},
+    },
 }
 
 
@@ -352,12 +356,12 @@ OPTIONS = {
 def test_two_ranks_are_one(tmp_path: Path, how: str):
     """Weights and metrics to 1e-6 relative, with unequal numbers of samples."""
     options = OPTIONS[how]
-    code = RANK.format(folder=str(Path(__file__).parent), store=tmp_path / "store", options=options)
+    code = RANK.format(folder=str(Path(__file__).parent), store=tmp_path / "store", options=f"**{options!r}")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [subprocess.Popen([sys.executable, "-c", code, str(rank)], env=environment) for rank in (0, 1)]
     assert [process.wait(100) for process in both] == [0, 0]
     found = [torch.load(f"{tmp_path}/store.{rank}", weights_only=True) for rank in (0, 1)]
-    alone = trainer(**eval(f"dict({options})"))
+    alone = trainer(**options)
     metrics = alone.train(feed(alone), 0).metrics
     for one in found:
         near(published(alone), one["weights"])
