@@ -1,0 +1,24 @@
+"""Warp kernels that every program uses: worlds that stand still, and how near contacts came to their limits.
+
+Letters: N worlds.
+"""
+
+# mypy: disable-error-code="misc,untyped-decorator,no-untyped-def"
+from rlvla.mujoco_warp.start import wp
+
+
+@wp.kernel(enable_backward=False)
+def copy_where(mask_N: wp.array[bool], source: wp.array2d[float], target: wp.array2d[float]):
+    """Copy the rows of a mask."""
+    world, place = wp.tid()
+    if mask_N[world]:
+        target[world, place] = source[world, place]
+
+
+@wp.kernel(enable_backward=False)
+def note_peaks(contacts_1: wp.array[int], rows_N: wp.array[int], peak_2: wp.array[int]):
+    """Raise the peaks: contacts of all worlds together, constraint rows of one."""
+    world = wp.tid()
+    if world == 0:
+        wp.atomic_max(peak_2, 0, contacts_1[0])
+    wp.atomic_max(peak_2, 1, rows_N[world])

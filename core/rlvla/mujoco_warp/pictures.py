@@ -1,0 +1,72 @@
+"""What cameras of all worlds see, drawn at once by rays.
+
+Letters: N worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from rlvla.mujoco_warp.start import mjw, wp
+from rlvla.mujoco_warp.worlds import Worlds
+
+
+class Pictures:
+    """Cameras of N worlds.
+
+    Args:
+        worlds: that are looked at.
+        cameras: name in the model to (height, width).
+        geom_groups: that are drawn.
+        shadows: draw them.
+        skybox: draw it where nothing else is; else black.
+        samples: a pixel's rays along each side.
+    """
+
+    def __init__(
+        self,
+        worlds: Worlds,
+        cameras: Mapping[str, tuple[int, int]],
+        *,
+        geom_groups: Sequence[int] = (0, 1, 2),
+        shadows: bool = False,
+        skybox: bool = False,
+        samples: int = 1,
+    ) -> None:
+        model = worlds.mujoco_model
+        names = sorted(cameras, key=lambda name: int(model.camera(name).id))  # in the model's order
+        self._sizes = {name: cameras[name] for name in names}
+        with worlds.turn(), worlds._warp():
+            self._context = mjw.create_render_context(
+                model,
+                worlds.count,
+                cam_res=[(width, height) for height, width in self._sizes.values()],
+                render_rgb=True,
+                render_depth=False,
+                render_seg=False,
+                use_shadows=shadows,
+                enabled_geom_groups=list(geom_groups),
+                cam_active=names,
+                render_skybox=skybox,
+                samples_per_pixel=samples,
+            )
+
+        def play() -> None:
+            mjw.refit_bvh(worlds.model, worlds.data, self._context)
+            mjw.render(worlds.model, worlds.data, self._context)
+
+        self._draw = worlds.program(play)
+        self._pixels: Tensor = wp.to_torch(self._context.rgb_data)
+
+    def draw(self) -> dict[str, Tensor]:
+        """Return camera name to uint8 ``[N, height, width, 3]`` of where everything is; within ``Worlds.turn``."""
+        self._draw()
+        shown, at = {}, 0
+        for name, (height, width) in self._sizes.items():
+            pixels = self._pixels[:, at : at + height * width].contiguous().view(torch.uint8)  # blue, green, red, alpha
+            shown[name] = pixels.reshape(-1, height, width, 4)[..., :3].flip(-1)
+            at += height * width
+        return shown

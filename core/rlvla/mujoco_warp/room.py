@@ -1,0 +1,75 @@
+"""How much memory worlds take, reckoned before they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import torch
+
+from rlvla.errors import SimulatorError
+from rlvla.mujoco_warp.start import mjw, wp
+
+_WORK = 2.0
+"""What the solver and the collision driver take while they run is about as much as what is kept."""
+_PIXEL_BYTES = 4 + 8
+"""Of a picture in the renderer (colour), and of the tensor that it becomes."""
+_FIXED = 256 * 2**20
+"""Compiled kernels, graphs, and what the context takes."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes that worlds take, about."""
+
+    needed: int
+    free: int
+
+
+def room_for(
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+    count: int,
+    contacts: int,
+    constraints: int,
+    pixels: int,
+    device: torch.device,
+    free: int | None,
+) -> Room:
+    """Return what ``count`` worlds take, and what is free.
+
+    Raises:
+        SimulatorError: they do not fit; says how many do.
+    """
+    with wp.ScopedDevice(wp.device_from_torch(device)):
+        one, three = (
+            _bytes(mjw.put_data(model, data, n, nconmax=contacts, njmax=constraints, nccdmax=contacts)) for n in (1, 3)
+        )
+    of_world = int(_WORK * (three - one) / 2) + _PIXEL_BYTES * pixels
+    free = _free(device) if free is None else free
+    needed = _FIXED + count * of_world
+    if needed > free:
+        most = max(0, (free - _FIXED) // of_world)
+        raise SimulatorError(
+            f"{count} worlds take about {needed / 2**30:.2g} GiB on {device}, where {free / 2**30:.2g} GiB are free: "
+            f"{most} fit at most (fewer environments, smaller pictures, or lower contact limits)"
+        )
+    return Room(needed, free)
+
+
+def _bytes(value: Any) -> int:
+    """Return the bytes of all warp arrays of a structure."""
+    if isinstance(value, wp.array):
+        return int(value.capacity or 0)
+    if dataclasses.is_dataclass(value):
+        return sum(_bytes(getattr(value, one.name)) for one in dataclasses.fields(value))
+    return 0
+
+
+def _free(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,351 @@
+"""N worlds of one MuJoCo model, stepped at once; their state is read and written through torch tensors of the same memory.
+
+On a GPU everything runs on a stream of its own, and what is repeated (:class:`Program`) is captured once as a CUDA graph:
+launched one by one, the same kernels take 10 to 17 times as long. On warp's CPU device programs are called.
+Letters: N worlds, S numbers of a state.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import torch
+from torch import Tensor
+
+from rlvla import turns
+from rlvla.errors import SimulatorError
+from rlvla.mujoco_warp.kernels import copy_where, note_peaks
+from rlvla.mujoco_warp.room import Room, room_for
+from rlvla.mujoco_warp.start import checked_device, compiling, mjw, wp
+
+log = logging.getLogger(__name__)
+
+STATE = (
+    "time",
+    "qpos",
+    "qvel",
+    "act",
+    "qacc_warmstart",
+    "ctrl",
+    "qfrc_applied",
+    "xfrc_applied",
+    "eq_active",
+    "mocap_pos",
+    "mocap_quat",
+)
+"""Fields that decide what happens next (mjSTATE_INTEGRATION)."""
+_STEPPED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+"""Those that a step changes; the others are the owner's."""
+_DROPS = (
+    mjw.OverflowType.NEFC
+    | mjw.OverflowType.NJMAX_NNZ
+    | mjw.OverflowType.BROADPHASE
+    | mjw.OverflowType.NARROWPHASE
+    | mjw.OverflowType.CCD
+)
+"""Overflows in which contacts or constraints are left out."""
+_WARP = threading.RLock()
+"""Warp's current device and stream belong to the process, not to a thread."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Room for contacts. What does not fit is left out of the physics; :meth:`Worlds.overflowed` says where."""
+
+    contacts: int
+    """Of a world on average: all worlds share one list (nconmax)."""
+    constraints: int
+    """Rows of one world at most (njmax): with a pyramidal cone a contact of condim 3 takes four, of condim 4 six."""
+
+
+class Worlds:
+    """N worlds of one model.
+
+    Example::
+
+        worlds = Worlds(model, 256, limits=Limits(contacts=32, constraints=128))
+        step = worlds.env_step(substeps=5)
+        with worlds.turn():
+            worlds.restart(mask_N)
+            worlds["qpos"][mask_N] = start_nq
+            worlds.settle(mask_N)
+            worlds["ctrl"].copy_(target_NU)
+            worlds.frozen.copy_(ended_N)
+            step()
+
+    Args:
+        model: compiled; its sleep flag is not used.
+        count: N.
+        limits: room for contacts.
+        device: ``cuda``, ``cuda:N`` or ``cpu``.
+        per_world: fields of the model that differ among worlds (``body_pos``, ``geom_rgba``, ...), see :meth:`field`.
+        deterministic: equal bits from equal states and actions on one machine, whoever else is stepped. Costs time on a
+            GPU, changes nothing on the CPU.
+        capture: programs as CUDA graphs, where there is a GPU.
+        pixels: of all pictures of a world together, for the estimate of memory.
+        free_bytes: memory to reckon with; None: what is free on the device.
+
+    Raises:
+        SimulatorError: no such device, no room for N worlds (says how many fit), or a model that warp does not take.
+    """
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        count: int,
+        *,
+        limits: Limits,
+        device: str = "cuda",
+        per_world: Sequence[str] = (),
+        deterministic: bool = False,
+        capture: bool = True,
+        pixels: int = 0,
+        free_bytes: int | None = None,
+    ) -> None:
+        self.device = checked_device(device)
+        self.count = count
+        self.limits = limits
+        self.mujoco_model = model
+        on_gpu = self.device.type == "cuda"
+        self._captures = capture and on_gpu
+        self._stream = torch.cuda.Stream(self.device) if on_gpu else None
+        self._warp_stream = wp.stream_from_torch(self._stream) if self._stream is not None else None
+        self._warned = False
+        self._views: dict[str, Tensor] = {}
+        self.room = Room(0, 0)
+        """That was reckoned with."""
+        data = mujoco.MjData(model)
+        mujoco.mj_forward(model, data)
+        with self.turn(), self._warp():
+            try:
+                self.room = room_for(
+                    model, data, count, limits.contacts, limits.constraints, pixels, self.device, free_bytes
+                )
+                self.model = mjw.put_model(model, dict.fromkeys(per_world, count))
+                self.data = mjw.put_data(
+                    model, data, count, nconmax=limits.contacts, njmax=limits.constraints, nccdmax=limits.contacts
+                )
+            except (NotImplementedError, ValueError) as error:
+                raise SimulatorError(f"MuJoCo Warp does not take this model: {error}") from error
+            self.model.opt.warn_overflow = 0
+            self.model.opt.deterministic = deterministic
+            self._mask = wp.zeros(count, dtype=wp.bool)
+            self._frozen = wp.zeros(count, dtype=wp.bool)
+            self._peaks = wp.zeros(2, dtype=int)
+            self._live = [self._flat(name) for name in _STEPPED if self[name].numel()]
+            self._kept = [wp.zeros_like(one) for one in self._live]
+        self.frozen: Tensor = wp.to_torch(self._frozen)
+        """bool ``[N]``, yours to write: worlds whose time stands still while others are stepped; not a bit of them changes."""
+        self._chosen: Tensor = wp.to_torch(self._mask)
+        self._restart: Program | None = None
+        self._settle: Program | None = None
+        self._show: Program | None = None
+
+    # ---- tensors ----------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a field of MuJoCo's data (``qpos``, ``ctrl``, ``xpos``, ...) as ``[N, ...]``, in place."""
+        if name not in self._views:
+            self._views[name] = wp.to_torch(getattr(self.data, name))
+        return self._views[name]
+
+    def field(self, name: str) -> Tensor:
+        """Return a field of the model as ``[N, ...]``, in place; one that was named in ``per_world``."""
+        view: Tensor = wp.to_torch(getattr(self.model, name))
+        if len(view) != self.count:
+            raise ValueError(f"{name} is one for all {self.count} worlds: name it in per_world")
+        return view
+
+    def _flat(self, name: str) -> Any:
+        """Return a field as a warp array ``[N, n]`` of the same memory."""
+        array = getattr(self.data, name)
+        return array.reshape((self.count, 1)) if array.ndim == 1 else array
+
+    # ---- when, and where --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold while worlds are read or written: on their stream, after what the caller has launched, before what it will."""
+        if self._stream is None:
+            yield
+            return
+        caller = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(caller)
+        with torch.cuda.stream(self._stream):
+            yield
+        caller.wait_stream(self._stream)
+
+    @contextmanager
+    def _warp(self) -> Iterator[None]:
+        """Hold while warp is called: this device and stream are its current ones."""
+        with _WARP, ExitStack() as stack:
+            stack.enter_context(wp.ScopedDevice(wp.device_from_torch(self.device)))
+            if self._warp_stream is not None:
+                stack.enter_context(wp.ScopedStream(self._warp_stream, sync_enter=False))
+            yield
+
+    # ---- programs ---------------------------------------------------------------------------------------------------
+
+    def program(self, play: Callable[[], None]) -> Program:
+        """Return launches that are always the same: run once now, with the worlds put back, and captured where there is a GPU.
+
+        Args:
+            play: launches warp kernels and calls functions of mujoco_warp on ``worlds.model`` and ``worlds.data``; no torch, no
+                arrays that move.
+        """
+        with self.turn():
+            saved = self.state(slice(None))
+            flags = [self._chosen.clone(), self.frozen.clone()]
+            made = Program(self, play)
+            self.set_state(slice(None), saved)
+            self._chosen.copy_(flags[0])
+            self.frozen.copy_(flags[1])
+        return made
+
+    def env_step(
+        self,
+        substeps: int,
+        between: Callable[[int], None] | None = None,
+        finish: Callable[[], None] | None = None,
+    ) -> Program:
+        """Return one env step of all worlds that are not frozen.
+
+        Args:
+            substeps: MuJoCo steps in it.
+            between: launches your own kernels in each substep, between its first half (positions, velocities) and its second
+                (forces, integration): a controller. It gets the number of the substep.
+            finish: what is made up to date with where everything is then; None: what pictures show (``xpos``, cameras, ...).
+        """
+
+        def play() -> None:
+            self._keep()
+            for number in range(substeps):
+                if between is None:
+                    mjw.step(self.model, self.data)
+                else:
+                    mjw.step1(self.model, self.data)
+                    between(number)
+                    mjw.step2(self.model, self.data)
+                self._note()
+            self._put_back()
+            (finish or self._positions)()
+
+        return self.program(play)
+
+    def restart(self, mask_N: Tensor) -> None:
+        """Put chosen worlds where the model starts; then write where they are to be, and :meth:`settle`."""
+        self._chosen.copy_(mask_N)
+        if self._restart is None:
+            self._restart = self.program(lambda: mjw.reset_data(self.model, self.data, self._mask))
+        self._restart()
+
+    def settle(self, mask_N: Tensor) -> None:
+        """Make everything that follows from positions and velocities up to date (mj_forward); other worlds keep every bit."""
+
+        def play() -> None:
+            self._keep()
+            mjw.forward(self.model, self.data)
+            self._note()
+            self._put_back()
+
+        if self._settle is None:
+            self._settle = self.program(play)
+        before = self.frozen.clone()
+        torch.logical_not(mask_N, out=self.frozen)
+        self._settle()
+        self.frozen.copy_(before)
+
+    def show(self) -> None:
+        """Make what pictures show up to date with ``qpos``; changes no state."""
+        if self._show is None:
+            self._show = self.program(self._positions)
+        self._show()
+
+    def _positions(self) -> None:
+        mjw.kinematics(self.model, self.data)
+        mjw.com_pos(self.model, self.data)
+        mjw.camlight(self.model, self.data)
+
+    def _keep(self) -> None:
+        for live, kept in zip(self._live, self._kept, strict=True):
+            wp.copy(kept, live)
+
+    def _put_back(self) -> None:
+        for live, kept in zip(self._live, self._kept, strict=True):
+            wp.launch(copy_where, dim=live.shape, inputs=[self._frozen, kept], outputs=[live])
+
+    def _note(self) -> None:
+        wp.launch(note_peaks, dim=self.count, inputs=[self.data.nacon, self.data.nefc], outputs=[self._peaks])
+
+    # ---- states -----------------------------------------------------------------------------------------------------
+
+    def state(self, worlds: Any) -> Tensor:
+        """Return all that decides what happens next in some worlds (an index of tensors), float32 ``[n, S]``."""
+        parts = [self[name][worlds] for name in STATE if self[name].numel()]
+        return torch.cat([one.reshape(len(one), -1).float() for one in parts], 1)
+
+    def set_state(self, worlds: Any, state_nS: Tensor) -> None:
+        """Write what :meth:`state` returned; then :meth:`show` before looking."""
+        at = 0
+        for name in STATE:
+            field = self[name]
+            if width := field.numel() // self.count:
+                part = state_nS[:, at : at + width].to(field.device)
+                field[worlds] = part.reshape(len(part), *field.shape[1:]).to(field.dtype)
+                at += width
+
+    # ---- contacts that did not fit ------------------------------------------------------------------------------------
+
+    def overflowed(self) -> Tensor:
+        """Return bool ``[N]``: contacts or constraints of this world were left out since its last restart."""
+        return (self["overflow"] & int(_DROPS)) != 0
+
+    def seen(self) -> Limits:
+        """Return the most contacts (of a world on average) and constraints (of one world) that there ever were. Waits."""
+        contacts, constraints = self._peaks.numpy().tolist()
+        return Limits(-(-contacts // self.count), constraints)
+
+    def warn(self) -> None:
+        """Say once that contacts were left out, and which limits would do. Waits for the device."""
+        if self._warned or not bool(self.overflowed().any()):
+            return
+        self._warned = True
+        log.warning("%s", self.problem())
+
+    def problem(self) -> str:
+        """Say which limits were too small and what would do; empty: none so far. Waits for the device."""
+        needed = self.seen()
+        said = [
+            f"{name}: got {getattr(self.limits, name)}, at least {getattr(needed, name)} were needed"
+            for name in ("contacts", "constraints")
+            if getattr(needed, name) > getattr(self.limits, name)
+        ]
+        if not said:
+            return ""
+        return f"contacts of a world were left out of the physics: {'; '.join(said)}: raise the limits"
+
+
+class Program:
+    """Launches that are always the same. Made by :meth:`Worlds.program`; call it within :meth:`Worlds.turn`."""
+
+    def __init__(self, worlds: Worlds, play: Callable[[], None]) -> None:
+        self._worlds, self._play, self._graph = worlds, play, None
+        with compiling(), turns.computing(), turns.alone(), worlds._warp():
+            play()
+            if worlds._captures:
+                with wp.ScopedCapture(stream=worlds._warp_stream) as captured:
+                    play()
+                self._graph = captured.graph
+
+    def __call__(self) -> None:
+        if self._graph is not None:
+            wp.capture_launch(self._graph, stream=self._worlds._warp_stream)
+            return
+        with self._worlds._warp():
+            self._play()
