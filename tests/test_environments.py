@@ -56,7 +56,8 @@ def pretend(plugin: Plugin[Any, Any], place: Path, **changes: Any) -> None:
 
 
 def test_a_simulator_without_one_runs_here() -> None:
-    assert environments.interpreter(find("sim", "fake")) is None
+    plugin = find("sim", "fake")
+    assert environments.interpreter(plugin, plugin.config()) is None
 
 
 def test_a_missing_environment_says_how_to_install_it(home: Path) -> None:
@@ -96,7 +97,7 @@ def test_an_environment_of_something_else_is_refused(home: Path, changes: dict[s
     plugin = elsewhere()
     pretend(plugin, home / "fake", **changes)
     with pytest.raises(SimulatorError, match="rlvla simulators install fake") as caught:
-        environments.interpreter(plugin)
+        environments.interpreter(plugin, plugin.config())
     assert words in str(caught.value)
 
 
@@ -202,7 +203,7 @@ def test_another_folder_is_found_through_a_link(home: Path, tmp_path: Path) -> N
     pretend(plugin, tmp_path / "mine")
     installed(plugin, directory=tmp_path / "mine")
     installed(plugin, directory=tmp_path / "mine")
-    assert environments.interpreter(plugin) == str(home / "fake" / "bin" / "python")
+    assert environments.interpreter(plugin, plugin.config()) == str(home / "fake" / "bin" / "python")
     assert (home / "fake").resolve() == (tmp_path / "mine").resolve()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlvla import configs, demonstration_header, placement
 from rlvla.configs import RunConfig, RunOptions
+from rlvla.environments import runs_apart
 from rlvla.devices import cluster_address, usable_cores, visible_gpus
 from rlvla.errors import ConfigError, Fit
 from rlvla.placement import Placement
@@ -164,7 +165,7 @@ def _simulation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
             for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
             if wanted
         ]
-    if config.run.sim_in_process and config.sim.plugin.environment is not None:
+    if config.run.sim_in_process and runs_apart(config.sim.plugin, config.sim.config):
         found.append(
             f"run.sim_in_process: {config.sim.name} runs in an environment of its own (rlvla simulators list): leave it out"
         )

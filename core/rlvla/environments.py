@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,9 @@ class Environment:
     """Requirements of each variant, installed in one resolution with what rlvla's worker needs."""
     bare: tuple[str, ...] = ()
     """Requirements that are installed without their own."""
+    over: bool = False
+    """It lies over the interpreter that makes it: packages that are not in it, or not in versions that fit, are installed;
+    all others are those of that interpreter, plugins and torch among them."""
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -77,6 +81,8 @@ class Record:
     """Version of each distribution in it."""
     seconds: float = 0.0
     """That making it took."""
+    over: str = ""
+    """Folder of the interpreter that it lies over; empty: none."""
     format: int = FORMAT
 
 
@@ -92,27 +98,45 @@ def folder(name: str) -> Path:
     return home() / name
 
 
-def interpreter(plugin: Plugin[Any, Any]) -> str | None:
-    """Return the interpreter of a simulator's workers; None: this one.
+def runs_apart(plugin: Plugin[Any, Any], config: Any) -> bool:
+    """Say whether a simulator's workers run in its own environment with these settings."""
+    return plugin.environment is not None and (plugin.apart is None or plugin.apart(config))
+
+
+def interpreter(plugin: Plugin[Any, Any], config: Any) -> str | None:
+    """Return the interpreter of a simulator's workers with these settings; None: this one.
 
     Raises:
-        SimulatorError: the simulator has an environment of its own, and it is not installed, or is an older one.
+        SimulatorError: they run in an environment of their own, and it is not installed, or is an older one.
     """
-    if plugin.environment is None:
+    if not runs_apart(plugin, config):
         return None
+    return installed(plugin)
+
+
+def installed(plugin: Plugin[Any, Any]) -> str:
+    """Return the interpreter of a simulator's environment.
+
+    Raises:
+        SimulatorError: it is not installed, or is an older one.
+    """
     place = folder(plugin.name)
     install = f"rlvla simulators install {plugin.name}"
     found = read(place)
     if found is None:
         raise SimulatorError(
-            f"{plugin.name} runs in an environment of its own, which is not installed ({place}): {install}, or name an "
-            "interpreter that has it: run.sim_python"
+            f"{plugin.name} runs in an environment of its own{_some(plugin)}, which is not installed ({place}): {install}, or "
+            "name an interpreter that has it: run.sim_python"
         )
     if changed := differences(plugin, found):
         raise SimulatorError(
             f"the environment of {plugin.name} in {place} is another one: {'; '.join(changed)}: {install}"
         )
     return str(place / "bin" / "python")
+
+
+def _some(plugin: Plugin[Any, Any]) -> str:
+    return "" if plugin.apart is None else " with these settings, since this interpreter lacks packages for them"
 
 
 def variables() -> dict[str, str]:
@@ -139,6 +163,8 @@ def differences(plugin: Plugin[Any, Any], found: Record) -> list[str]:
         for name, version in _own(plugin).items()
         if found.own.get(name) != version
     ]
+    if found.over != (base := _base(plugin)):
+        said.append(f"it lies over {found.over or 'nothing'}, this is {base or 'to lie over nothing'}")
     if found.variant not in plugin.environment.packages:
         said.append(f"its variant {found.variant!r} is no longer one of {', '.join(plugin.environment.variants)}")
     elif found.requirements != requirements(plugin, found.variant):  # type: ignore[arg-type]
@@ -157,6 +183,12 @@ def requirements(plugin: Plugin[Any, Any], variant: Variant) -> tuple[str, ...]:
         and (not one.marker or one.marker.evaluate({"extra": ""}))
     }
     return (*plugin.environment.packages[variant], *sorted(light), *plugin.environment.bare)
+
+
+def _base(plugin: Plugin[Any, Any]) -> str:
+    """Return the folder of packages that the environment lies over; empty: none."""
+    assert plugin.environment is not None
+    return sysconfig.get_paths()["purelib"] if plugin.environment.over else ""
 
 
 def _own(plugin: Plugin[Any, Any]) -> dict[str, str]:
@@ -189,6 +221,8 @@ def install(
     """
     if plugin.environment is None:
         raise ConfigError(f"{plugin.name}: runs in this interpreter, there is nothing to install")
+    if plugin.environment.over and python is not None:
+        raise ConfigError(f"--python: the environment of {plugin.name} lies over this interpreter: leave it out")
     if variant not in plugin.environment.packages:
         raise ConfigError(f"--variant: got {variant!r}, {plugin.name} has {', '.join(plugin.environment.variants)}")
     place = (directory or folder(plugin.name)).expanduser().absolute()
@@ -239,9 +273,11 @@ def _make(
     own_python = place / "bin" / "python"
     (place / RECORD).unlink(missing_ok=True)
     if not _has_pip(own_python):
-        base = find_python(environment.python, python)
+        base = sys.executable if environment.over else find_python(environment.python, python)
         say(f"making a virtual environment in {place} with {base}")
         _run([base, "-m", "venv", "--clear", str(place)], lambda line: None)
+    if environment.over:
+        _lay_over(place, _base(plugin))
     for half in place.glob("lib/python*/site-packages/~*"):  # what an interrupted pip has set aside
         shutil.rmtree(half, ignore_errors=True)
     wanted = requirements(plugin, variant)
@@ -265,12 +301,19 @@ def _make(
         own=_own(plugin),
         packages={one["name"]: one["version"] for one in listed},
         seconds=round(time.monotonic() - began, 1),
+        over=_base(plugin),
     )
     part = place / f"{RECORD}.part"
     part.write_text(json.dumps(vars(record), indent=1))
     os.replace(part, place / RECORD)
     say(f"{plugin.name} ({variant}) is in {place}: {size_of(place) / 2**20:.0f} MiB, {record.seconds:.0f} s")
     return record
+
+
+def _lay_over(place: Path, base: str) -> None:
+    """Let an environment find what it does not have itself in the packages of another interpreter, after its own."""
+    own = next(place.glob("lib/python*/site-packages"))
+    (own / "_rlvla_over.pth").write_text(f"import site; site.addsitedir({base!r})\n")
 
 
 def _has_pip(python: Path) -> bool:

@@ -45,7 +45,7 @@ class Plugin(Generic[C, T]):
     config: type[C]
     """A ``@rlvla.config`` class whose defaults construct."""
     target: str
-    """``"module:Class"``, imported only in the process that runs it."""
+    """``"module:Class"``, imported only in the process that runs it; or a function that takes the same and returns one."""
     describe: Callable[[C], Any]
     """Config to spec (:mod:`rlvla.specs`), from light code and JSON headers. Raises ``ConfigError`` for settings that
     cannot work."""
@@ -55,6 +55,8 @@ class Plugin(Generic[C, T]):
     """``"module:function"``, config to ``Check``s: what ``rlvla doctor`` looks at, run in a worker process."""
     environment: Environment | None = None
     """Simulators only: what the interpreter of its own consists of that its workers run in; None: they run in this one."""
+    apart: Callable[[C], bool] | None = None
+    """Whether these settings need that interpreter, from light code; None: all do."""
     name: str = ""
     """Filled in by :func:`find`: the entry point's name."""
     distribution: str = ""
@@ -171,19 +173,20 @@ def installed() -> Iterator[Installed]:
             yield Installed(kind, entry.name, name, version, state, summary, listener)
 
 
-def unmet_requirements(distribution: str, only: str | None = None) -> list[str]:
+def unmet_requirements(distribution: str, only: str | None = None, extra: str = "") -> list[str]:
     """Return ``"numpy>=2 (found 1.26.4)"`` for each requirement that the installed versions do not meet.
 
     Args:
         distribution: its name.
         only: look at the requirement on this distribution alone.
+        extra: count those of this extra too.
     """
     unmet = []
     for text in metadata.requires(distribution) or []:
         requirement = Requirement(text)
         if only is not None and requirement.name.lower().replace("_", "-") != only:
             continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
             continue
         wanted = f"{requirement.name}{requirement.specifier}"
         try:

@@ -332,7 +332,7 @@ class Run:
         """Look for the simulator's own environment, if it needs one, before a model's weights are loaded."""
         options = self.config.run
         if options.runtime == "local" and options.sim_python is None and self.specs.algo.unit != "demonstration":
-            environments.interpreter(self.config.sim.plugin)
+            environments.interpreter(self.config.sim.plugin, self.config.sim.config)
 
     def _claim(self) -> None:
         """Make sure that no other process trains in the run's folder."""

@@ -230,7 +230,7 @@ def simulator(name: str, python: str | None, timeout: float, pictures: Path, con
             yield Check(name, False, str(error), f"pip install -U rlvla-sim-{name}")
         return
     try:
-        python or environments.interpreter(one)
+        python or environments.interpreter(one, choice.config)
     except SimulatorError as error:  # nobody has asked for it, unless by name
         yield Check(name, False, str(error), f"rlvla simulators install {name}", warning=config is None)
         return
@@ -245,7 +245,7 @@ def own_checks(choice: Choice, python: str | None, timeout: float) -> Iterator[C
     with tempfile.TemporaryDirectory() as place:
         answer = Path(place, "checks.json")
         command = [
-            python or environments.interpreter(choice.plugin) or sys.executable,
+            python or environments.interpreter(choice.plugin, choice.config) or sys.executable,
             "-m",
             "rlvla.cli.doctor_worker",
             name,

@@ -57,8 +57,16 @@ def lines() -> Iterator[dict[str, Any]]:
 
 
 def _line(one: plugin.Plugin[Any, Any]) -> dict[str, Any]:
+    here = {"name": one.name, "interpreter": sys.executable, "state": "runs in this interpreter"}
     if one.environment is None:
-        return {"name": one.name, "interpreter": sys.executable, "state": "runs in this interpreter"}
+        return here
+    apart = _apart(one)
+    if environments.runs_apart(one, one.config()):
+        return apart
+    return {**here, "state": f"{here['state']}; some settings may need an environment of its own ({apart['state']})"}
+
+
+def _apart(one: plugin.Plugin[Any, Any]) -> dict[str, Any]:
     place = environments.folder(one.name)
     found = environments.read(place)
     install = f"rlvla simulators install {one.name}"

@@ -36,7 +36,8 @@ def outcomes_elsewhere(
         SimulatorError: the environment is not installed.
         RuntimeError: the process ended before it was done; with what it said.
     """
-    python = environments.interpreter(find("sim", name)) or sys.executable
+    plugin = find("sim", name)
+    python = environments.interpreter(plugin, read_one(plugin.config, config)) or sys.executable
     with tempfile.TemporaryDirectory() as place:
         file = Path(place, "outcomes.json")
         command = [python, "-m", "rlvla.testing.elsewhere", name, json.dumps(config), json.dumps(attributes), str(file)]

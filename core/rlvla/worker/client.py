@@ -49,7 +49,7 @@ class SubprocessSimulator:
         log: Path | None = None,
         name: str = "simulator",
     ) -> None:
-        elsewhere = python or environments.interpreter(choice.plugin)
+        elsewhere = python or environments.interpreter(choice.plugin, choice.config)
         interpreter = elsewhere or sys.executable
         self.name = name
         self.rows = rows

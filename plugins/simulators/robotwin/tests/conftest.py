@@ -19,11 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests are imported by path (im
 def interpreter() -> str:
     """Return the interpreter of the environment; skip where it is not installed."""
     try:
-        python = environments.interpreter(find("sim", "robotwin"))
+        return environments.installed(find("sim", "robotwin"))
     except SimulatorError as error:
         pytest.skip(str(error))
-    assert python is not None
-    return python
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
-"""The table itself: one compiled model and one renderer for all rows of a worker, one ``MjData`` a row.
+"""The tables one by one on the CPU: one compiled model and one renderer for all rows of a worker, one ``MjData`` a row.
 
 Success: the named block has moved by more than 2.5 cm. Moving another one ends the episode as a failure.
-Letters: N rows, H actions in a chunk; T tries and P pairs of a placement.
+Letters: N rows, H actions in a chunk.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
 os.environ.setdefault("MUJOCO_GL", "egl")
@@ -23,19 +22,9 @@ from rlvla.arrays import empty_result
 from rlvla.errors import SimulatorError
 from rlvla.simulator import ChunkResult, Observation, Simulator
 from rlvla.specs import Start
-from rlvla_sim_tabletop import COLOURS, TEMPLATES, TabletopConfig, describe
+from rlvla_sim_tabletop import COLOURS, TEMPLATES, TabletopConfig, describe, scene
 from rlvla_sim_tabletop.expert import STEP_M, pushes
 
-SUBSTEPS = 5
-MOVED_M = 0.025
-"""A block counts as moved beyond this displacement, in metres."""
-_AREA_M = 0.17
-"""Blocks and hand start within +- this, in metres."""
-_STATE_CENTRE = np.array([0.0, 0.0, 0.06])
-_STATE_SCALE = np.array([0.2, 0.2, 0.04])
-_TRIES = 32
-"""Placements drawn at once: one in about ten is wide enough at the default spacing."""
-_PAIRS = np.triu_indices(len(COLOURS) + 1, 1)
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
@@ -58,7 +47,7 @@ class TabletopSimulator(Simulator):
     def __init__(self, config: TabletopConfig, rows: int) -> None:
         self.config = config
         self.spec = describe(config)
-        self._model = mujoco.MjModel.from_xml_string((resources.files(__package__) / "scene.xml").read_text())
+        self._model = scene.compiled()
         self._data = [mujoco.MjData(self._model) for _ in range(rows)]
         self._rows = [_Row() for _ in range(rows)]
         try:
@@ -80,38 +69,20 @@ class TabletopSimulator(Simulator):
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
         for row, seed, start in zip(rows, seeds, starts, strict=True):
-            if not 0 <= start.task < len(COLOURS) or start.state is not None:
-                raise SimulatorError(
-                    f"tabletop has tasks 0 to {len(COLOURS) - 1} and no stored initial states, got {start}: "
-                    "use Start(task) with state None"
-                )
-            self._start(row, seed, start.task)
+            self._start(row, scene.drawn(seed, start, self.config.spacing), start.task)
         return self._observe(list(rows))
 
-    def _start(self, row: int, seed: int, goal: int) -> None:
-        random = np.random.default_rng(seed)
-        place_42 = self._places(random)
+    def _start(self, row: int, begin: scene.Scene, goal: int) -> None:
         data, episode = self._data[row], self._rows[row]
         mujoco.mj_resetData(self._model, data)
-        data.qpos[:3] = [*place_42[3], random.uniform(0.04, 0.09)]
+        data.qpos[:] = begin.qpos_Q
         data.ctrl[:3] = data.qpos[:3]
-        for block in range(len(COLOURS)):
-            data.qpos[3 + 3 * block : 6 + 3 * block] = [*place_42[block], random.uniform(-np.pi, np.pi)]
         mujoco.mj_forward(self._model, data)
         episode.goal, episode.steps, episode.ended = goal, 0, False
-        episode.instruction = TEMPLATES[random.integers(len(TEMPLATES))].format(COLOURS[goal])
-        episode.origin = place_42[:3].copy()
+        episode.instruction = TEMPLATES[begin.template].format(COLOURS[goal])
+        episode.origin = begin.blocks_B2.copy()
         episode.potential = self._potential(row)
         self._render(row)
-
-    def _places(self, random: np.random.Generator) -> np.ndarray:
-        """Return 4 points (blocks, hand) at least ``spacing`` apart."""
-        while True:
-            place_T42 = random.uniform(-_AREA_M, _AREA_M, (_TRIES, 4, 2))
-            distance_TP = np.linalg.norm(place_T42[:, _PAIRS[0]] - place_T42[:, _PAIRS[1]], axis=-1)
-            far_T = distance_TP.min(1) > self.config.spacing
-            if far_T.any():
-                return place_T42[far_T.argmax()]
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         rows, horizon = len(self._rows), chunk_NHA.shape[1]
@@ -129,7 +100,7 @@ class TabletopSimulator(Simulator):
             raise SimulatorError(f"row {row} got an action that is not finite: {np.asarray(chunk_HA).tolist()}")
         for action, move_A in enumerate(np.clip(chunk_HA, -1.0, 1.0) * STEP_M):
             data.ctrl[:3] = np.clip(data.ctrl[:3] + move_A, self._low, self._high)
-            mujoco.mj_step(self._model, data, SUBSTEPS)
+            mujoco.mj_step(self._model, data, scene.SUBSTEPS)
             mujoco.mj_kinematics(self._model, data)  # mj_step leaves body positions one substep behind
             episode.steps += 1
             outcome = self._outcome(row)
@@ -152,7 +123,7 @@ class TabletopSimulator(Simulator):
         """Return 1 if the named block has moved, -1 if another one has, else 0."""
         episode = self._rows[row]
         moved_B2 = self._data[row].xpos[self._blocks, :2] - episode.origin
-        moved = ((moved_B2 * moved_B2).sum(1) > MOVED_M**2).tolist()
+        moved = ((moved_B2 * moved_B2).sum(1) > scene.MOVED_M**2).tolist()
         if True not in moved:
             return 0
         return 1 if moved[episode.goal] and moved.count(True) == 1 else -1
@@ -162,14 +133,14 @@ class TabletopSimulator(Simulator):
             return float(outcome == 1)
         episode, potential = self._rows[row], self._potential(row)
         progress, episode.potential = potential - episode.potential, potential
-        return 4.0 * progress + {1: 1.0, -1: -0.5, 0: 0.0}[outcome]
+        return scene.PROGRESS * progress + {1: scene.SOLVED, -1: scene.WRONG, 0: 0.0}[outcome]
 
     def _potential(self, row: int) -> float:
         """Return -distance(hand, named block) + 2 x its displacement, in metres."""
         data, episode = self._data[row], self._rows[row]
         block, origin = data.xpos[self._blocks[episode.goal]].tolist(), episode.origin[episode.goal].tolist()
         displacement = math.dist(block[:2], origin)
-        return 2 * min(displacement, MOVED_M) - math.dist(data.xpos[self._hand].tolist(), block)
+        return 2 * min(displacement, scene.MOVED_M) - math.dist(data.xpos[self._hand].tolist(), block)
 
     def _render(self, row: int) -> None:
         assert self._renderer is not None, "rendering after close()"
@@ -181,7 +152,7 @@ class TabletopSimulator(Simulator):
         position = np.stack([self._data[row].qpos[:3] for row in picked])
         return Observation(
             images={"front": self._pictures[picked]},
-            state=((position - _STATE_CENTRE) / _STATE_SCALE).astype(np.float32),
+            state=((position - scene.STATE_CENTRE) / scene.STATE_SCALE).astype(np.float32),
             instruction=[self._rows[row].instruction for row in picked],
         )
 
