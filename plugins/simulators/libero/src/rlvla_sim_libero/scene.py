@@ -49,6 +49,29 @@ class Shown:
     site_rgba: np.ndarray
 
 
+@dataclass(frozen=True)
+class Robot:
+    """Where the robot is in the model: ids, addresses and limits. For whoever steps the same model by other means."""
+
+    hand_site: int
+    """Of the point between the fingers, which is controlled."""
+    hand_body: int
+    """Whose rotation an observation shows."""
+    arm_qpos: np.ndarray
+    """Addresses of the seven arm joints in ``qpos``, int ``[7]``."""
+    arm_dofs: np.ndarray
+    finger_qpos: np.ndarray
+    """Int ``[2]``."""
+    arm_actuators: np.ndarray
+    torque_limits: np.ndarray
+    """Lowest and highest torque of each arm joint in Nm, ``[2, 7]``."""
+    gripper_actuators: np.ndarray
+    gripper_middle: np.ndarray
+    """Of what its actuators take, ``[2]``."""
+    gripper_reach: np.ndarray
+    """From the middle to either end, ``[2]``."""
+
+
 class Episode:
     """One environment of a scene; what is in it counts while another one is present. Lent by :meth:`Scene.lend`."""
 
@@ -157,6 +180,21 @@ class Scene:
     def camera(self, name: str) -> int:
         """Return the number of a camera."""
         return int(self.env.sim.model.camera_name2id(name))
+
+    def robot(self) -> Robot:
+        """Return where the robot is in the model."""
+        return Robot(
+            hand_site=self._hand_site,
+            hand_body=self._hand_body,
+            arm_qpos=self._qpos_of_arm,
+            arm_dofs=self._dofs,
+            finger_qpos=self._fingers,
+            arm_actuators=self._arm_actuators,
+            torque_limits=np.stack(self._torque_limits),
+            gripper_actuators=self._gripper_actuators,
+            gripper_middle=self._gripper_middle,
+            gripper_reach=self._gripper_reach,
+        )
 
     # Resetting -------------------------------------------------------------------------------------------------------
 
@@ -309,6 +347,24 @@ class Scene:
             "shown_qpos": self.shown.qpos.copy(),
             "shown_fingers": self.shown.fingers.copy(),
             "shown_site_rgba": self.shown.site_rgba.copy(),
+        }
+
+    def controller(self) -> dict[str, np.ndarray]:
+        """Return what the controller last read, and the joint angles that it pulls the elbow to.
+
+        ``pos`` (3), ``mat`` (3, 3), ``vel`` (6), ``q``, ``dq`` (7), ``jacobian`` (6, 7), ``mass`` (7, 7), ``rest`` (7). With
+        ``controller_fresh`` (:meth:`save`) the next substep acts on it, else on what physics says then.
+        """
+        now = self._robot.controller
+        return {
+            "pos": np.array(now.ee_pos),
+            "mat": np.array(now.ee_ori_mat),
+            "vel": np.concatenate([now.ee_pos_vel, now.ee_ori_vel]),
+            "q": np.array(now.joint_pos),
+            "dq": np.array(now.joint_vel),
+            "jacobian": np.array(now.J_full),
+            "mass": np.array(now.mass_matrix),
+            "rest": np.array(now.initial_joint),
         }
 
     def restore(self, saved: Any) -> None:
