@@ -6,6 +6,7 @@ Letters: N worlds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ class Pictures:
         shadows: draw them.
         skybox: draw it where nothing else is; else black.
         samples: a pixel's rays along each side.
+        data: of mujoco_warp, drawn in place of the worlds' own: positions of geoms, cameras and lights that were kept.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Pictures:
         shadows: bool = False,
         skybox: bool = False,
         samples: int = 1,
+        data: Any = None,
     ) -> None:
         model = worlds.mujoco_model
         names = sorted(cameras, key=lambda name: int(model.camera(name).id))  # in the model's order
@@ -54,9 +57,11 @@ class Pictures:
                 samples_per_pixel=samples,
             )
 
+        shown = worlds.data if data is None else data
+
         def play() -> None:
-            mjw.refit_bvh(worlds.model, worlds.data, self._context)
-            mjw.render(worlds.model, worlds.data, self._context)
+            mjw.refit_bvh(worlds.model, shown, self._context)
+            mjw.render(worlds.model, shown, self._context)
 
         self._draw = worlds.program(play)
         self._pixels: Tensor = wp.to_torch(self._context.rgb_data)

@@ -90,6 +90,7 @@ class Worlds:
         capture: programs as CUDA graphs, where there is a GPU.
         pixels: of all pictures of a world together, for the estimate of memory.
         free_bytes: memory to reckon with; None: what is free on the device.
+        start: where worlds are until they are restarted; None: where the model starts.
 
     Raises:
         SimulatorError: no such device, no room for N worlds (says how many fit), or a model that warp does not take.
@@ -107,6 +108,7 @@ class Worlds:
         capture: bool = True,
         pixels: int = 0,
         free_bytes: int | None = None,
+        start: mujoco.MjData | None = None,
     ) -> None:
         self.device = checked_device(device)
         self.count = count
@@ -120,7 +122,7 @@ class Worlds:
         self._views: dict[str, Tensor] = {}
         self.room = Room(0, 0)
         """That was reckoned with."""
-        data = mujoco.MjData(model)
+        data = mujoco.MjData(model) if start is None else start
         mujoco.mj_forward(model, data)
         with self.turn(), self._warp():
             try:

@@ -1,0 +1,41 @@
+"""What a compiled LIBERO model is changed to before it is drawn by rays: smaller textures, and highlights as MuJoCo has them."""
+
+from __future__ import annotations
+
+import copy
+
+import mujoco
+import numpy as np
+
+_DULL = 1e-5
+"""Shininess in place of 0, at which the ray renderer drops the highlight that OpenGL draws."""
+
+
+def drawable(model: mujoco.MjModel, texture_size: int) -> mujoco.MjModel:
+    """Return a copy of a compiled model whose physics is the same.
+
+    Args:
+        model: of a LIBERO task.
+        texture_size: longest side of a texture in pixels; larger ones are averaged down by whole factors. (The renderer has no
+            mipmaps, so large textures flicker, and 4096 pixels of each object fill 256 MiB.)
+    """
+    model = copy.copy(model)
+    model.mat_shininess[:] = np.maximum(model.mat_shininess, _DULL)
+    for texture in range(model.ntex):
+        if model.tex_type[texture] == mujoco.mjtTexture.mjTEXTURE_2D:
+            _shrink(model, texture, texture_size)
+    return model
+
+
+def _shrink(model: mujoco.MjModel, texture: int, size: int) -> None:
+    height, width = int(model.tex_height[texture]), int(model.tex_width[texture])
+    factor = -(-max(height, width) // size)
+    if factor == 1:
+        return
+    channels, at = int(model.tex_nchannel[texture]), int(model.tex_adr[texture])
+    pixels = model.tex_data[at : at + height * width * channels].reshape(height, width, channels)
+    rows, columns = height // factor, width // factor
+    blocks = pixels[: rows * factor, : columns * factor].reshape(rows, factor, columns, factor, channels)
+    small = blocks.mean((1, 3), dtype=np.float32).round().astype(np.uint8)
+    model.tex_data[at : at + small.size] = small.ravel()
+    model.tex_height[texture], model.tex_width[texture] = rows, columns
