@@ -1,0 +1,174 @@
+"""How fast LIBERO runs on a GPU: env steps a second of one task's worlds, what they are made of, and the CPU backend beside.
+
+    python benchmarks/libero_gpu.py                                          # on a GPU: 256, 64 and 1024 worlds
+    python benchmarks/libero_gpu.py --device cpu --worlds 2 --chunks 1       # shows that it works; its figures mean nothing
+
+Chunks of 8 random actions, two pictures once a chunk, controller and success included. Every result is printed as soon as
+it stands and the file is written again after each, so a run that is cut off leaves what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlvla_sim_libero import startup
+from rlvla_sim_libero.tasks import SUITES
+
+startup.import_libero()
+
+from rlvla.mujoco_warp.start import mjw  # noqa: E402
+from rlvla.mujoco_warp.worlds import Limits  # noqa: E402
+from rlvla_sim_libero.scene import Scene  # noqa: E402
+from rlvla_sim_libero_gpu.batch import SUBSTEPS, Batch, Look  # noqa: E402
+from rlvla_sim_libero_gpu.starts import Starts  # noqa: E402
+
+CHUNK = 8
+CAMERAS = ("agentview", "robot0_eye_in_hand")
+RESULT = Path(__file__).parent / "results" / "libero_gpu.json"
+_BEGAN = time.monotonic()
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--suite", default="libero_spatial")
+    made.add_argument("--task", type=int, default=0)
+    made.add_argument("--worlds", type=int, nargs="+", default=[256, 64, 1024])
+    made.add_argument("--size", type=int, default=256, help="of pictures, in pixels")
+    made.add_argument("--texture-size", type=int, default=512)
+    made.add_argument("--chunks", type=int, default=10, help="timed chunks of each number of worlds")
+    made.add_argument("--starts", type=int, default=4, help="different starts, drawn on the CPU")
+    made.add_argument("--contacts", type=int, default=200, help="room for contacts of a world on average")
+    made.add_argument("--constraints", type=int, default=600, help="room for constraint rows of a world")
+    made.add_argument("--device", default="cuda")
+    made.add_argument("--output", type=Path, default=RESULT)
+    return made
+
+
+def say(**what: Any) -> None:
+    print(json.dumps({"at_s": round(time.monotonic() - _BEGAN, 1), **what}), flush=True)
+
+
+def main() -> None:
+    args = parser().parse_args()
+    task = SUITES[args.suite][args.task]
+    result: dict[str, Any] = {"machine": machine(args.device), "settings": {**vars(args), "output": None, "chunk": CHUNK}}
+    say(**result["machine"])
+    scene = Scene(startup.task_file(task))
+    with np.load(startup.states_file(task), allow_pickle=False) as file:
+        states = file["states"]
+    starts, began = Starts(scene, 10, args.starts), time.monotonic()
+    begun = [starts.get(seed, seed, states[seed]) for seed in range(args.starts)]
+    result["start_ms"] = round(1e3 * (time.monotonic() - began) / args.starts, 1)
+    say(start_ms=result["start_ms"])
+    for count in args.worlds:
+        result[f"{count} worlds"] = measured(args, scene, begun, count)
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    say(written=str(args.output))
+
+
+def machine(device: str) -> dict[str, str]:
+    versions = {name: startup.version(name) for name in ("mujoco", "mujoco-warp", "warp-lang", "torch")}
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else f"{platform.machine()} CPU"
+    return {"device": name, "python": platform.python_version(), **versions}
+
+
+def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: int) -> dict[str, Any]:
+    """Return what a number of worlds takes."""
+    began = time.monotonic()
+    batch = Batch(
+        scene,
+        begun[0],
+        count,
+        limits=Limits(args.contacts, args.constraints),
+        look=Look(CAMERAS, args.size, args.texture_size),
+        device=args.device,
+    )
+    told: dict[str, Any] = {"made_s": round(time.monotonic() - began, 1)}
+    say(worlds=count, **told)
+    rows = list(range(count))
+    with batch.worlds.turn():
+        reset = lambda: batch.begin(rows, [begun[row % len(begun)] for row in rows])  # noqa: E731
+        reset()
+        action = torch.as_tensor(
+            np.random.default_rng(0).uniform(-1, 1, (args.chunks, CHUNK, count, 7)).astype(np.float32),
+            device=batch.worlds.device,
+        )
+        live = torch.ones(count, dtype=torch.bool, device=batch.worlds.device)
+
+        def chunk(number: int, pictures: bool) -> None:
+            for step in range(CHUNK):
+                batch.step(action[number, step], live)
+            if pictures:
+                batch.draw()
+                batch.state()
+
+        chunk(0, True)  # whatever is made at the first call
+        wait(args.device)
+        whole = timed(args, lambda number: chunk(number, True))
+        told["env_steps_per_s"] = round(count * CHUNK / whole)
+        say(worlds=count, env_steps_per_s=told["env_steps_per_s"])
+        told["ms"] = {"chunk": ms(whole)}
+        told["ms"]["env step without pictures"] = ms(timed(args, lambda number: chunk(number, False)) / CHUNK)
+        told["ms"]["pictures"] = ms(timed(args, lambda number: batch.draw()))
+        told["ms"]["reset of all worlds"] = ms(timed(args, lambda number: reset()))
+        told["ms"]["reset of one world"] = ms(timed(args, lambda number: batch.begin([0], begun[:1])))
+        say(worlds=count, ms=told["ms"])
+        told["ms"]["env step of physics alone"] = ms(timed_physics(args, batch))
+    seen = batch.worlds.seen()
+    told |= {
+        "contacts_seen": seen.contacts,
+        "constraints_seen": seen.constraints,
+        "overflowed_worlds": int(batch.worlds.overflowed().sum()),
+        "finite": bool(torch.isfinite(batch.worlds["qpos"]).all()),
+        "gib_estimated": round(batch.worlds.room.needed / 2**30, 2),
+    }
+    if args.device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info()
+        told["gib_used_on_device"] = round((total - free) / 2**30, 2)
+    say(worlds=count, **told)
+    return told
+
+
+def timed_physics(args: argparse.Namespace, batch: Batch) -> float:
+    """Return the seconds of 25 substeps under constant control: no controller, nothing kept, nothing judged."""
+    worlds = batch.worlds
+
+    def play() -> None:
+        for _ in range(SUBSTEPS):
+            mjw.step(worlds.model, worlds.data)
+
+    program = worlds.program(play)
+    program()
+    return timed(args, lambda number: program())
+
+
+def timed(args: argparse.Namespace, call: Callable[[int], Any]) -> float:
+    """Return the mean seconds of a call over all chunks, the device's work included."""
+    wait(args.device)
+    began = time.perf_counter()
+    for number in range(args.chunks):
+        call(number)
+    wait(args.device)
+    return (time.perf_counter() - began) / args.chunks
+
+
+def wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def ms(seconds: float) -> float:
+    return round(1e3 * seconds, 3)
+
+
+if __name__ == "__main__":
+    main()
