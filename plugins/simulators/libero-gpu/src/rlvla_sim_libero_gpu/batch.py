@@ -24,6 +24,8 @@ from rlvla.mujoco_warp.start import mjw, wp
 from rlvla.mujoco_warp.worlds import Limits, Worlds
 from rlvla_sim_libero.scene import Scene
 from rlvla_sim_libero_gpu.appearance import drawable
+from rlvla_sim_libero_gpu.goals import goal_of
+from rlvla_sim_libero_gpu.judge import Judge
 from rlvla_sim_libero_gpu.osc import MEMORY, Controller
 from rlvla_sim_libero_gpu.starts import Begun
 
@@ -94,7 +96,7 @@ class Batch:
             pixels=len(look.cameras) * look.size**2,
             start=first.data(model),
         )
-        self._robot = scene.robot()
+        self._robot, self._goal = scene.robot(), goal_of(scene)
         with self.worlds.turn():
             self._make(model)
 
@@ -113,6 +115,9 @@ class Batch:
             setattr(self._shown, name, wp.from_torch(self._seen[name], dtype=kind))
         self._copies = [(self._flat(worlds[name]), self._flat(view)) for name, view in self._seen.items()]
         self._finger_copy = (self._flat(worlds["qpos"]), self._flat(self._fingers))
+        self._judged = Judge(self._goal, model.ngeom, self.count, device)
+        self.solved = self._judged.solved
+        """bool ``[N]``: the goal holds after the last action (of worlds that were live)."""
         self._step = worlds.env_step(SUBSTEPS, self._between, self._judge)
         size = (look.size, look.size)
         self._pictures = Pictures(
@@ -145,7 +150,7 @@ class Batch:
         self._note([*self._copies, self._finger_copy])
 
     def _judge(self) -> None:
-        pass
+        self._judged.launch(self.worlds.data)
 
     # ---- what a simulator does with it ------------------------------------------------------------------------------
 
