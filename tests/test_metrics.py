@@ -57,3 +57,14 @@ def test_a_run_that_never_succeeds_is_told_so_once(caplog, solved):
         meter.stepped(StepReceipt(0, 4, (ended(solved and step == 3),), 0.1), [Entry(step, 0, 0, 0, True)])
         meter.finish_step(TrainReceipt(step, 0.1), float(step), 1)
     assert caplog.text.count("no episode was solved") == (not solved)
+
+
+def test_what_simulators_count_is_summed_up_in_each_step():
+    meter = Meter()
+    found = []
+    for counts in ([{"contacts_left_out": 2.0}, {"contacts_left_out": 3.0}], [{}]):
+        meter.begin_step(0.0)
+        for number, one in enumerate(counts):
+            meter.stepped(StepReceipt(0, 4, (), 0.1, counts=one), [Entry(number, 0, 0, 0, True)])
+        found.append(meter.finish_step(TrainReceipt(1, 0.1), 1.0, 1).get("sim/contacts_left_out"))
+    assert found == [5.0, None]

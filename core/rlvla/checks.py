@@ -9,8 +9,8 @@ from typing import Any
 
 from rlvla import configs, demonstration_header, placement
 from rlvla.configs import RunConfig, RunOptions
-from rlvla.environments import runs_apart
 from rlvla.devices import cluster_address, usable_cores, visible_gpus
+from rlvla.environments import runs_apart
 from rlvla.errors import ConfigError, Fit
 from rlvla.placement import Placement
 from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec

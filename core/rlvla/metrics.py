@@ -2,8 +2,8 @@
 
 Names, as the field uses them: ``train/...`` is of the trainer (losses, ratios, staleness), ``rollout/...`` of the
 episodes that ended during the step, ``time/...`` of the phases, waits and devices (:mod:`rlvla.timekeeping`),
-``workers/...`` of the simulators' processes, ``memory/...`` of peaks. ``env_steps`` and ``env_steps_per_second`` count useful
-env steps only: actions executed while their episode ran.
+``workers/...`` of the simulators' processes, ``sim/...`` what simulators count themselves, ``memory/...`` of peaks.
+``env_steps`` and ``env_steps_per_second`` count useful env steps only: actions executed while their episode ran.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Meter:
         self.filtered = 0
         self.lost = 0
         self._groups: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def begin_step(self, now: float, step: int = 1) -> None:
         """Start the clock of a step, in the controller's time; what is counted belongs to it since the last one ended."""
@@ -71,6 +72,7 @@ class Meter:
         """Count a chunk step."""
         self.env_steps += receipt.env_steps
         self.episodes += len(receipt.ended)
+        self._counts.update(receipt.counts)
         ended = {one.row: one for one in receipt.ended}
         for entry in entries:
             if entry.row in ended:
@@ -113,6 +115,7 @@ class Meter:
             "time/step_s": seconds,
             "time/trainer_s": receipt.seconds,
             **{f"time/{phase}_s": value for phase, value in self._last_phases.items()},
+            **{f"sim/{name}": float(count) for name, count in self._counts.items()},
             **receipt.metrics,
             **receipt.memory,
             **self.times.finish(now, seconds, env_steps, receipt.cpu_seconds, receipt.lags),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,6 +49,8 @@ class StepReceipt:
     """Of processor time, in the worker process."""
     peak_bytes: int = 0
     """Most memory that the worker process has had."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """``ChunkResult.counts``."""
 
 
 @dataclass(frozen=True)

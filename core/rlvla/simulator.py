@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ class ChunkResult:
     """With video on, for each row the uint8 ``[n, height, width, 3]`` pictures of its n executed actions."""
     success_at_end: Array | None = None
     """bool ``[N]``: it is solved after the last executed action, where an episode may go on after success; None: ``success``."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What this chunk had that a reader of results should know (contacts left out, ...); a run sums each up in each training
+    step, as the metric ``sim/<name>``."""
 
 
 class Simulator(ABC):

@@ -123,6 +123,7 @@ class SimulatorActor:
             began_ns=began,
             cpu_seconds=self._runner.cpu_seconds,
             peak_bytes=self._runner.peak_bytes,
+            counts=dict(result.counts),
         )
         return receipt, observation, outcome
 

@@ -16,9 +16,9 @@ def copy_where(mask_N: wp.array[bool], source: wp.array2d[float], target: wp.arr
 
 
 @wp.kernel(enable_backward=False)
-def note_peaks(contacts_1: wp.array[int], rows_N: wp.array[int], peak_2: wp.array[int]):
-    """Raise the peaks: contacts of all worlds together, constraint rows of one."""
+def note_peaks(contacts_1: wp.array[int], pairs_1: wp.array[int], rows_N: wp.array[int], peak_2: wp.array[int]):
+    """Raise the peaks: contacts (or pairs that may touch) of all worlds together, constraint rows of one."""
     world = wp.tid()
     if world == 0:
-        wp.atomic_max(peak_2, 0, contacts_1[0])
+        wp.atomic_max(peak_2, 0, wp.max(contacts_1[0], pairs_1[0]))
     wp.atomic_max(peak_2, 1, rows_N[world])

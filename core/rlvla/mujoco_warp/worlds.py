@@ -122,8 +122,8 @@ class Worlds:
         self._views: dict[str, Tensor] = {}
         self.room = Room(0, 0)
         """That was reckoned with."""
+        # The model's own start as it is: its contacts may not fit, and nobody looks at them.
         data = mujoco.MjData(model) if start is None else start
-        mujoco.mj_forward(model, data)
         with self.turn(), self._warp():
             try:
                 self.room = room_for(
@@ -283,7 +283,7 @@ class Worlds:
             wp.launch(copy_where, dim=live.shape, inputs=[self._frozen, kept], outputs=[live])
 
     def _note(self) -> None:
-        wp.launch(note_peaks, dim=self.count, inputs=[self.data.nacon, self.data.nefc], outputs=[self._peaks])
+        wp.launch(note_peaks, dim=self.count, inputs=[self.data.nacon, self.data.ncollision, self.data.nefc], outputs=[self._peaks])
 
     # ---- states -----------------------------------------------------------------------------------------------------
 
@@ -309,7 +309,10 @@ class Worlds:
         return (self["overflow"] & int(_DROPS)) != 0
 
     def seen(self) -> Limits:
-        """Return the most contacts (of a world on average) and constraints (of one world) that there ever were. Waits."""
+        """Return the most contacts (of a world on average) and constraints (of one world) that there ever were.
+
+        Where some did not fit these are lower bounds, since what is left out takes its constraints with it. Waits.
+        """
         contacts, constraints = self._peaks.numpy().tolist()
         return Limits(-(-contacts // self.count), constraints)
 

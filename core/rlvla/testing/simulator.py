@@ -437,7 +437,7 @@ def copied(observation: Observation) -> Observation:
 
 def copied_result(result: ChunkResult) -> ChunkResult:
     """Return a chunk result that the simulator's next call does not change."""
-    arrays = {
+    arrays: dict[str, Any] = {
         name: on_host(getattr(result, name)).copy()
         for name in ("reward", "terminated", "truncated", "valid", "success")
     }

@@ -104,7 +104,7 @@ class _Server:
                     self.shared[name][:] = on_host(getattr(result, name))
                 at_end = result.success if result.success_at_end is None else result.success_at_end
                 self.shared["success_at_end"][:] = on_host(at_end)
-                return {"videos": self.host.videos}, []
+                return {"videos": self.host.videos, "counts": dict(result.counts)}, []
             case "reset":
                 starts = [Start(task, state) for task, state in message["starts"]]
                 self._put(self.host.reset(message["rows"], message["seeds"], starts), message["rows"])

@@ -156,6 +156,7 @@ class SubprocessSimulator:
             valid=shared["valid"],
             success=shared["success"],
             success_at_end=shared["success_at_end"],
+            counts=answer["counts"],
         )
 
     def video(self, row: int, path: str) -> None:

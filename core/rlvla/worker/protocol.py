@@ -39,7 +39,7 @@ import numpy as np
 
 from rlvla.specs import SimulatorSpec
 
-VERSION = 5
+VERSION = 6
 _HEADER = struct.Struct("!I")
 _ALIGNMENT = 64
 Layout = dict[str, tuple[str, tuple[int, ...], int]]

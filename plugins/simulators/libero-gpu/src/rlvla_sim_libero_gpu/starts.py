@@ -68,6 +68,7 @@ class Begun:
         data = mujoco.MjData(model)
         data.qpos[:], data.qvel[:], data.ctrl[:] = self.qpos, self.qvel, self.ctrl
         data.qacc_warmstart[:] = self.qacc_warmstart
+        mujoco.mj_forward(model, data)
         return data
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlvla_sim_tabletop import TabletopConfig
 
 DISTRIBUTION = "rlvla-sim-tabletop"
-REQUIREMENTS = ("mujoco>=3.13", "mujoco-warp>=4,<5", "torch>=2.9")
+REQUIREMENTS = ("mujoco>=3.13,<4", "mujoco-warp>=4,<5", "torch>=2.9")
 """Of the extra ``gpu``."""
 
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo looks when it is imported; the CPU backend may draw in this process too
+os.environ.setdefault(
+    "MUJOCO_GL", "egl"
+)  # MuJoCo looks when it is imported; the CPU backend may draw in this process too
 
 import numpy as np
 import torch
@@ -116,9 +118,16 @@ class BatchedTabletop(Simulator):
             result = self._play(chunk, self._on_device(active_N))
         over_N = on_host((result.terminated | result.truncated).any(1))
         self._over |= over_N
-        self._worlds.warn()
+        result.counts = {"contacts_left_out": self._left_out(active_N)}
         result.observation = self._observation(range(self._rows))
         return result
+
+    def _left_out(self, active_N: np.ndarray) -> float:
+        """Return in how many of these rows contacts have been left out since their reset."""
+        count = int((on_host(self._worlds.overflowed()) & active_N).sum())
+        if count:
+            self._worlds.warn()
+        return float(count)
 
     def _check_step(self, chunk: Tensor, active_N: np.ndarray) -> None:
         if over := np.flatnonzero(active_N & self._over).tolist():
@@ -228,7 +237,9 @@ class BatchedTabletop(Simulator):
 
     def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> Observation:
         rows = [int(row) for row in rows]
-        saved = {name: np.stack([one[name] for one in states]) for name in ("physics", "origin", "potential", "episode")}
+        saved = {
+            name: np.stack([one[name] for one in states]) for name in ("physics", "origin", "potential", "episode")
+        }
         goal_n, template_n, steps_n, ended_n = saved["episode"].T
         for row, goal, template in zip(rows, goal_n.tolist(), template_n.tolist(), strict=True):
             self._tell(row, goal, template)

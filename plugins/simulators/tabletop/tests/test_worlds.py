@@ -1,0 +1,154 @@
+"""The layer below the batched backend: worlds of one model, on warp's CPU device."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tabletop_world import needs_warp
+
+from rlvla.errors import SimulatorError
+from rlvla_sim_tabletop import scene
+
+pytestmark = [needs_warp, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def worlds():
+    return made()
+
+
+def made(count=4, **options):
+    from rlvla.mujoco_warp.worlds import Limits, Worlds
+
+    options = {"limits": Limits(32, 128), "device": "cpu", **options}
+    return Worlds(scene.compiled(), count, **options)
+
+
+def test_own_kernels_run_between_the_halves_of_a_substep(worlds):
+    import warp as wp
+
+    from rlvla.mujoco_warp.kernels import copy_where
+
+    seen = []
+    forces = wp.full((4, 12), 0.5, dtype=float)
+    everywhere = wp.ones(4, dtype=wp.bool)
+
+    def push(substep):
+        seen.append(substep)
+        wp.launch(copy_where, dim=(4, 12), inputs=[everywhere, forces], outputs=[worlds.data.qfrc_applied])
+
+    step = worlds.env_step(3, between=push)
+    assert seen == [0, 1, 2]
+    plain = worlds.env_step(3)
+    before = worlds.state(slice(None)).clone()
+    step()
+    pushed = worlds["qvel"].clone()
+    worlds.set_state(slice(None), before)
+    plain()
+    assert (pushed[:, 3:5] > worlds["qvel"][:, 3:5]).all()
+
+
+def test_making_a_program_moves_no_world(worlds):
+    worlds["qvel"].fill_(0.25)
+    before = worlds.state(slice(None)).clone()
+    worlds.env_step(5)
+    assert (worlds.state(slice(None)) == before).all()
+
+
+def test_states_come_back_and_fields_differ_by_world():
+    import torch
+
+    worlds = made(3, per_world=("body_pos",))
+    worlds["qpos"].copy_(torch.arange(36.0).reshape(3, 12))
+    state = worlds.state(torch.tensor([2, 0])).clone()
+    worlds["qpos"].zero_()
+    worlds.set_state(torch.tensor([0, 1]), state)
+    assert worlds["qpos"][:, 0].tolist() == [24.0, 0.0, 0.0] and worlds["qpos"][1, 1] == 1.0
+    worlds["qpos"].zero_()
+    worlds.field("body_pos")[1, 2, 0] = 0.125
+    worlds.show()
+    assert worlds["xpos"][:, 2, 0].tolist() == [0.0, 0.125, 0.0]
+    with pytest.raises(ValueError, match="geom_rgba is one for all 3 worlds: name it in per_world"):
+        worlds.field("geom_rgba")
+
+
+def test_limits_that_are_too_small_say_what_is_needed(caplog):
+    from rlvla.mujoco_warp.worlds import Limits
+
+    heap = made(2, limits=Limits(2, 12))
+    heap["qpos"].zero_()  # all blocks in one place
+    caplog.set_level(logging.WARNING)
+    heap.env_step(1)()
+    assert heap.overflowed().tolist() == [True, True]
+    heap.warn()
+    heap.warn()
+    needed = heap.seen()
+    assert needed.contacts > 2 and needed.constraints > 12
+    assert caplog.text.count("contacts of a world were left out") == 1
+    assert f"contacts: got 2, at least {needed.contacts} were needed" in caplog.text
+    assert f"constraints: got 12, at least {needed.constraints} were needed" in caplog.text
+
+
+def test_worlds_beyond_memory_say_how_many_fit():
+    with pytest.raises(SimulatorError, match="1000 worlds take about .* GiB on cpu, where .* are free") as caught:
+        made(1000, free_bytes=300 * 2**20)
+    most = int(str(caught.value).partition("are free: ")[2].split()[0])
+    assert 10 < most < 1000
+    assert made(most, free_bytes=300 * 2**20).count == most
+    with pytest.raises(SimulatorError, match=f"{most} fit at most"):
+        made(most + 1, free_bytes=300 * 2**20)
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(SimulatorError, match="physics was to run on 'cuda:99', but this process sees"):
+        made(device="cuda:99")
+
+
+@pytest.mark.parametrize(("version", "graphs", "told"), [((12, 2), False, "CUDA 12.2"), (None, False, "CUDA unknown")])
+def test_an_old_driver_is_told_what_is_wanted(version, graphs, told):
+    from rlvla.mujoco_warp.start import driver_problem
+
+    said = driver_problem(version, graphs)
+    assert told in said and "wanted 12.4 or later" in said and "update it" in said
+
+
+def test_a_driver_that_captures_is_no_problem():
+    from rlvla.mujoco_warp.start import driver_problem
+
+    assert driver_problem((13, 0), True) == ""
+
+
+def test_what_warp_does_not_take_is_told():
+    import mujoco
+
+    from rlvla.mujoco_warp.worlds import Limits, Worlds
+
+    model = scene.compiled()
+    model.opt.solver = mujoco.mjtSolver.mjSOL_PGS
+    with pytest.raises(SimulatorError, match="MuJoCo Warp does not take this model: .*PGS"):
+        Worlds(model, 1, limits=Limits(8, 32), device="cpu")
+
+
+def test_slow_compiling_is_said_aloud(caplog, monkeypatch):
+    import time
+
+    from rlvla.mujoco_warp import start
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(start, "_PATIENCE_S", 0.05)
+    with start.compiling():
+        time.sleep(0.2)
+    assert "compiling physics kernels, about two minutes the first time; they are kept in" in caplog.text
+    assert str(start.cache_folder()) in caplog.text
+    assert "physics kernels are ready after" in caplog.text
+
+
+def test_kernels_are_kept_where_the_user_says(monkeypatch):
+    from rlvla.mujoco_warp import start
+
+    monkeypatch.delenv(start.CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/tmp/of-the-user")
+    assert str(start.cache_folder()) == "/tmp/of-the-user/rlvla/warp"
+    monkeypatch.setenv(start.CACHE_VARIABLE, "/tmp/elsewhere")
+    assert str(start.cache_folder()) == "/tmp/elsewhere"
