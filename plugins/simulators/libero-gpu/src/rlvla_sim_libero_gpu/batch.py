@@ -33,8 +33,8 @@ SUBSTEPS = 25
 _SHOWN_SUBSTEP = 23  # counted from 0, as in rlvla_sim_libero.scene
 _DRAWN = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 """What pictures are drawn from."""
-_POSE = ("site_xpos", "xquat")
-"""What the state of an observation is read from, beside the fingers."""
+_POSE = ("site_xpos", "xquat", "qpos")
+"""What the state of an observation is read from, beside the fingers, and what all of it follows from."""
 
 
 @wp.kernel(enable_backward=False)
@@ -109,10 +109,10 @@ class Batch:
         self._seen = {name: worlds[name].clone() for name in (*_DRAWN, *_POSE)}
         self._fingers = worlds["qpos"].clone()
         self._finger_at = torch.as_tensor(self._robot.finger_qpos, device=worlds.device)
-        self._shown = copy.copy(data)
+        self.shown = copy.copy(data)
         for name in _DRAWN:
             kind = getattr(data, name).dtype
-            setattr(self._shown, name, wp.from_torch(self._seen[name], dtype=kind))
+            setattr(self.shown, name, wp.from_torch(self._seen[name], dtype=kind))
         self._copies = [(self._flat(worlds[name]), self._flat(view)) for name, view in self._seen.items()]
         self._finger_copy = (self._flat(worlds["qpos"]), self._flat(self._fingers))
         self._judged = Judge(self._goal, model.ngeom, self.count, device)
@@ -120,9 +120,8 @@ class Batch:
         """bool ``[N]``: the goal holds after the last action (of worlds that were live)."""
         self._step = worlds.env_step(SUBSTEPS, self._between, self._judge)
         size = (look.size, look.size)
-        self._pictures = Pictures(
-            worlds, dict.fromkeys(look.cameras, size), geom_groups=(1,), data=self._shown
-        )  # group 1: what is to be seen; 0: collision shapes
+        # Group 1 is what is to be seen, group 0 collision shapes.
+        self._pictures = Pictures(worlds, dict.fromkeys(look.cameras, size), geom_groups=(1,), data=self.shown)
         self._place = worlds.program(self._placed)
 
     @staticmethod
@@ -174,6 +173,24 @@ class Batch:
 
     def _told(self, arrays: Sequence[np.ndarray]) -> Tensor:
         return torch.as_tensor(np.stack(arrays), dtype=torch.float32, device=self.worlds.device)
+
+    def saved(self, chosen: Sequence[int]) -> list[Begun]:
+        """Return the episodes of chosen worlds, for :meth:`begin`; waits for the device."""
+        at = torch.as_tensor(list(chosen), device=self.worlds.device)
+        own = {name: self.worlds[name][at] for name in ("qpos", "qvel", "qacc_warmstart", "ctrl")}
+        own |= {name: self.worlds.field(name)[at] for name in ("body_pos", "body_quat")}
+        own |= {"shown_qpos": self._seen["qpos"][at], "shown_fingers": self._fingers[at][:, self._finger_at]}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in own.items()}
+        memory = {name: self.controller[name][at].cpu().numpy() for name in MEMORY}
+        held = self.controller.held[at].tolist()
+        return [
+            Begun(
+                **{name: array[place] for name, array in arrays.items()},
+                controller={name: array[place] for name, array in memory.items()},
+                held=held[place],
+            )
+            for place in range(len(held))
+        ]
 
     def step(self, action_N7: Tensor, live_N: Tensor) -> None:
         """Execute one action in each live world."""

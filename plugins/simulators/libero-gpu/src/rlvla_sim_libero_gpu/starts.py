@@ -6,6 +6,7 @@ A draw takes tens of milliseconds of one core and ten settle steps a hundred mor
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,13 @@ import numpy as np
 from rlvla_sim_libero.scene import Scene
 
 
+_ARRAYS = ("qpos", "qvel", "qacc_warmstart", "ctrl", "body_pos", "body_quat", "shown_qpos", "shown_fingers")
+_CONTROLLER = "controller/"
+
+
 @dataclass(frozen=True)
 class Begun:
-    """An episode that has begun: all that the rest of it depends on, in float64."""
+    """An episode that has begun: all that the rest of it depends on; float64 where it was drawn, float32 where it is from worlds."""
 
     qpos: np.ndarray
     qvel: np.ndarray
@@ -31,9 +36,9 @@ class Begun:
     held: bool
     """The first substep acts on what the controller has read, not on what physics says then."""
     shown_qpos: np.ndarray
+    """Joint positions that pictures and the hand's pose show."""
     shown_fingers: np.ndarray
-    solved: bool
-    """The goal holds before the first action."""
+    """Positions of the two fingers that the observation holds."""
 
     @classmethod
     def of(cls, scene: Scene) -> Begun:
@@ -56,8 +61,21 @@ class Begun:
             held=bool(saved["controller_fresh"]),
             shown_qpos=saved["shown_qpos"],
             shown_fingers=saved["shown_fingers"],
-            solved=scene.is_solved(),
         )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return it flat, by name."""
+        own = {name: getattr(self, name) for name in _ARRAYS}
+        return {**own, **{_CONTROLLER + name: array for name, array in self.controller.items()}, "held": np.array(self.held)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Begun:
+        """Return what :meth:`arrays` told."""
+        controller = {
+            name.removeprefix(_CONTROLLER): np.asarray(array) for name, array in arrays.items() if name.startswith(_CONTROLLER)
+        }
+        own = {name: np.asarray(arrays[name]) for name in _ARRAYS}
+        return cls(**own, controller=controller, held=bool(arrays["held"]))
 
     def write_to(self, model: mujoco.MjModel) -> None:
         """Put the fixtures of a model where they stand."""

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from rlvla_sim_libero.simulator import LiberoSimulator
 
 __version__ = "0.1.0"
-__all__ = ["LiberoConfig", "describe", "plugin"]
+__all__ = ["LiberoConfig", "LiberoTasks", "describe", "plugin"]
 
 CAMERAS: dict[Role, str] = {"primary": "agentview", "wrist": "robot0_eye_in_hand"}
 """Role to the name that LIBERO gives the camera."""
 
 
 @rlvla.config
-class LiberoConfig:
-    """LIBERO tabletop manipulation: 130 language-named tasks of a Franka arm."""
+class LiberoTasks:
+    """Tasks and what is seen of them: the options of every simulator of LIBERO."""
 
     suite: Literal["libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90", "libero_130"] = (
         "libero_spatial"
@@ -37,8 +37,6 @@ class LiberoConfig:
     """Numbers or names of tasks in the suite, in the order in which they are offered; None: all."""
     bddl_file: str | None = None
     """A task file of your own instead of a suite; its scenes are drawn from the seed."""
-    num_envs: Annotated[int, Ge(1)] = 8
-    """Environments in all workers together. There is a worker process a core, whose environments share compiled tasks."""
     cameras: tuple[Literal["primary", "wrist"], ...] = ("primary", "wrist")
     """Pictures of an observation: ``primary`` looks at the robot from the front, ``wrist`` sits on its hand."""
     image_size: Annotated[int, Ge(16), Le(1024)] = 256
@@ -49,6 +47,14 @@ class LiberoConfig:
     """Steps without motion after a reset, until objects lie still; not counted as env steps of the episode."""
     success_reward: Annotated[float, Gt(0)] = 1.0
     """Reward of the action that solves the task; every other action gets 0."""
+
+
+@rlvla.config
+class LiberoConfig(LiberoTasks):
+    """LIBERO tabletop manipulation: 130 language-named tasks of a Franka arm."""
+
+    num_envs: Annotated[int, Ge(1)] = 8
+    """Environments in all workers together. There is a worker process a core, whose environments share compiled tasks."""
     kept_tasks: Annotated[int, Ge(0)] = 2
     """Compiled tasks that a worker process keeps although none of its environments runs them any more, so that coming back
     to one costs no rebuild. Each is 1.0 GiB in software rendering."""
@@ -56,7 +62,7 @@ class LiberoConfig:
     """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
 
 
-def published(config: LiberoConfig) -> list[Task]:
+def published(config: LiberoTasks) -> list[Task]:
     """Return the published tasks that are offered, in order; none where the task file is the user's own."""
     if config.bddl_file is not None:
         return []
@@ -92,7 +98,7 @@ def _task_problems(tasks: Sequence[int | str], suite: str) -> list[str]:
     return problems
 
 
-def step_limits(config: LiberoConfig, tasks: Sequence[TaskSpec]) -> list[int]:
+def step_limits(config: LiberoTasks, tasks: Sequence[TaskSpec]) -> list[int]:
     """Return the env steps of an episode of each task: what is configured, else the published limit of its suite."""
     return [config.max_episode_steps or STEP_LIMITS[task.suite or config.suite] for task in tasks]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +21,7 @@ startup.import_libero()  # before MuJoCo: the environment variables that it read
 from rlvla_sim_libero.built_tasks import Built, BuiltTasks  # noqa: E402
 from rlvla_sim_libero.renderer import check_rendering  # noqa: E402
 from rlvla_sim_libero.scene import Episode, Scene, StockScene  # noqa: E402
+from rlvla_sim_libero.task_files import TaskFiles  # noqa: E402
 
 log = logging.getLogger(__name__)
 
@@ -43,25 +43,22 @@ class LiberoSimulator(Simulator):
         self.spec = describe(config)
         self._config = config
         self._success_reward = config.success_reward
-        self._published = published(config)
+        self._files = TaskFiles(config, self.spec.tasks)
         startup.check_memory(rows)
-        startup.assets_folder()
-        for task in range(len(self.spec.tasks)):
-            self._bddl(task)
-        if warning := startup.mujoco_warning(self._published):
+        self._files.check()
+        if warning := startup.mujoco_warning(published(config)):
             log.warning("%s", warning)
         check_rendering()
         self._rows = rows
         self._limits = step_limits(config, self.spec.tasks)
         self._cameras = [camera.name for camera in self.spec.cameras]
-        self._built = BuiltTasks(lambda task: Scene(self._bddl(task)), config.image_size, config.kept_tasks)
+        self._built = BuiltTasks(lambda task: Scene(self._files.bddl(task)), config.image_size, config.kept_tasks)
         self._running: list[_Running | None] = [None] * rows
         self._stock: list[StockScene | None] = [None] * rows
         self._task_of = [0] * rows
         self._steps = [0] * rows
         self._condition = [_EMPTY] * rows
         self._recorded: set[int] = set()
-        self._stored: dict[int, np.ndarray] = {}
         self._renderer_name = ""
         size = config.image_size
         self._images = {name: np.zeros((rows, size, size, 3), np.uint8) for name in self._cameras}
@@ -75,7 +72,7 @@ class LiberoSimulator(Simulator):
             raise ValueError(
                 f"got {len(rows)} rows, {len(seeds)} seeds and {len(starts)} starts, wanted one of each a row"
             )
-        stored = [self._stored_state(start) for start in starts]  # all checked before any row is touched
+        stored = [self._files.stored(start) for start in starts]  # all checked before any row is touched
         for row, seed, start, state in zip(rows, seeds, starts, stored, strict=True):
             scene = self._enter(row, start.task)
             scene.reset(int(seed), state, self._config.settle_steps)
@@ -147,7 +144,7 @@ class LiberoSimulator(Simulator):
             return super().set_state(rows, states)
         for row, saved in zip(rows, states, strict=True):
             task, steps, condition = (int(number) for number in saved["counters"])
-            self._check_task(task)
+            self._files.check_task(task)
             self._enter(row, task).restore(saved)
             self._steps[row], self._condition[row] = steps, condition
             self._observe(row)
@@ -236,7 +233,7 @@ class LiberoSimulator(Simulator):
         if self._task_of[row] != task or (self._running[row] is None and self._stock[row] is None):
             self._leave(row)
             if self._config.stock_path:
-                self._stock[row] = StockScene(self._bddl(task), self._cameras, self._config.image_size)
+                self._stock[row] = StockScene(self._files.bddl(task), self._cameras, self._config.image_size)
             else:
                 self._running[row] = _Running(*self._built.lend(task))
             self._task_of[row] = task
@@ -252,32 +249,5 @@ class LiberoSimulator(Simulator):
         if stock is not None:
             stock.close()
 
-    def _bddl(self, task: int) -> Path:
-        if self._config.bddl_file is not None:
-            return Path(self._config.bddl_file).expanduser()
-        return startup.task_file(self._published[task])
-
     def _name(self, task: int) -> str:
         return self.spec.tasks[task].name
-
-    def _check_task(self, task: int) -> None:
-        if not 0 <= task < len(self.spec.tasks):
-            raise SimulatorError(f"task {task} does not exist: wanted a number from 0 to {len(self.spec.tasks) - 1}")
-
-    def _stored_state(self, start: Start) -> np.ndarray | None:
-        """Return the numbers of a stored initial state; None where the scene is drawn from the seed."""
-        self._check_task(start.task)
-        if start.state is None:
-            return None
-        there = self.spec.tasks[start.task].initial_states
-        if not 0 <= start.state < there:
-            wanted = f"a number from 0 to {there - 1}" if there else "None, since its scenes are drawn from the seed"
-            raise SimulatorError(
-                f"initial state {start.state} of {self._name(start.task)} does not exist: wanted {wanted}"
-            )
-        if start.task not in self._stored:
-            path = startup.states_file(self._published[start.task])
-            with np.load(path, allow_pickle=False) as file:
-                self._stored[start.task] = np.asarray(file["states"], dtype=np.float64)
-        state: np.ndarray = self._stored[start.task][start.state]
-        return state
