@@ -97,16 +97,18 @@ def test_worlds_are_judged_by_their_own_contacts() -> None:
     """Contacts of all worlds are in one list: those of another world must not count."""
     from judged_states import Recorded, judged
 
+    from rlvla_sim_libero.scene import OPEN_AND_WAIT
+
     scene, _ = scene_of("libero_spatial", 0)
     record = Recorded()
-    body = scene.model.body("akita_black_bowl_1_main").id
-    plate = scene.data.xpos[scene.model.body("plate_1_main").id].copy()
-    at = scene.model.jnt_qposadr[scene.model.body_jntadr[body]]
-    import mujoco
-
-    for height in (0.01, 0.3, 0.01, 0.3):  # on the plate, or far above it
-        scene.data.qpos[at : at + 3] = plate + [0, 0, height]
-        mujoco.mj_forward(scene.model, scene.data)
+    joint = scene.model.body_jntadr[scene.model.body("akita_black_bowl_1_main").id]
+    at, dof = scene.model.jnt_qposadr[joint], scene.model.jnt_dofadr[joint]
+    scene.reset(0, None, 10)
+    for height in (0.02, 0.4, 0.02, 0.4):  # it falls onto the plate, or is above it still
+        scene.data.qpos[at : at + 3] = scene.data.xpos[scene.model.body("plate_1_main").id] + [0, 0, height]
+        scene.data.qvel[dof : dof + 6] = 0.0
+        for _ in range(3):
+            scene.step(OPEN_AND_WAIT)
         record.take(scene)
     _, solved = judged(scene, record)
     scene.close()
