@@ -280,7 +280,12 @@ class Worlds:
             wp.launch(copy_where, dim=live.shape, inputs=[self._frozen, kept], outputs=[live])
 
     def _note(self) -> None:
-        wp.launch(note_peaks, dim=self.count, inputs=[self.data.nacon, self.data.ncollision, self.data.nefc], outputs=[self._peaks])
+        wp.launch(
+            note_peaks,
+            dim=self.count,
+            inputs=[self.data.nacon, self.data.ncollision, self.data.nefc],
+            outputs=[self._peaks],
+        )
 
     # ---- states -----------------------------------------------------------------------------------------------------
 

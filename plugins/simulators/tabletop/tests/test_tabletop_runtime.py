@@ -22,7 +22,9 @@ HERE = Path(__file__).parent
 FILES = ("test_worlds.py", "test_tabletop_batched.py", "test_tabletop_batched_conformance.py")
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not backends.missing(), reason="this interpreter has the packages of backend gpu: its tests run here"),
+    pytest.mark.skipif(
+        not backends.missing(), reason="this interpreter has the packages of backend gpu: its tests run here"
+    ),
 ]
 
 
@@ -35,7 +37,16 @@ def interpreter() -> str:
 
 
 def test_its_own_tests_pass_there(interpreter: str) -> None:
-    command = [interpreter, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider", *(str(HERE / file) for file in FILES)]
+    command = [
+        interpreter,
+        "-m",
+        "pytest",
+        "-n0",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *(str(HERE / file) for file in FILES),
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=HERE.parents[3], env=environments.variables()
     )
@@ -61,5 +72,7 @@ def test_the_cpu_backend_stays_here() -> None:
 
 
 def test_without_the_packages_the_extra_is_named() -> None:
-    with pytest.raises(SimulatorError, match=r"needs .*: pip install 'rlvla-sim-tabletop\[gpu\]'.*simulators install tabletop"):
+    with pytest.raises(
+        SimulatorError, match=r"needs .*: pip install 'rlvla-sim-tabletop\[gpu\]'.*simulators install tabletop"
+    ):
         backends.simulator(TabletopConfig(**GPU), 1)

@@ -119,7 +119,7 @@ class BatchedTabletop(Simulator):
         over_N = on_host((result.terminated | result.truncated).any(1))
         self._over |= over_N
         result.counts = {"contacts_left_out": self._left_out(active_N)}
-        result.observation = self._observation(range(self._rows))
+        result.observation = self._observation()
         return result
 
     def _left_out(self, active_N: np.ndarray) -> float:
@@ -204,14 +204,13 @@ class BatchedTabletop(Simulator):
             if live[row]:
                 frames[row].append(self._images[row].clone())
 
-    def _observation(self, rows: Sequence[int]) -> Observation:
-        chosen = self._on_device(list(rows))
+    def _observation(self, rows: list[int] | None = None) -> Observation:
+        """Return what some rows show; None: all."""
         state_NA = (self._worlds["qpos"][:, :3] - self._centre) / self._scale
-        return Observation(
-            images={"front": self._images[chosen]},
-            state=state_NA[chosen],
-            instruction=[self._instruction[row] for row in rows],
-        )
+        if rows is None:
+            return Observation({"front": self._images}, state_NA, list(self._instruction))
+        chosen = self._on_device(rows)
+        return Observation({"front": self._images[chosen]}, state_NA[chosen], [self._instruction[row] for row in rows])
 
     def record_video(self, rows: Sequence[int]) -> None:
         self._recorded = list(rows)
