@@ -90,9 +90,15 @@ def test_resets_and_idle_rows_leave_others_bitwise_untouched(simulator):
 
 
 def test_it_goes_the_way_of_warps_cpu_device(simulator):
+    import warp as wp
+
+    if not wp.is_cpu_available():
+        pytest.skip("this warp-lang has no CPU device")
     cpu = batched(ROWS)
     for one, other in zip(played(simulator), played(cpu), strict=True):
-        np.testing.assert_allclose(one["physics"], other["physics"], atol=1e-3, rtol=1e-3)
+        np.testing.assert_allclose(
+            one["physics"][:, 1:13], other["physics"][:, 1:13], atol=1e-4
+        )  # qpos, after the time
         assert (one["ended"] == other["ended"]).all()
         assert np.abs(one["pictures"].astype(int) - other["pictures"].astype(int)).mean() < 0.5
 
@@ -109,12 +115,9 @@ def test_two_batches_side_by_side_do_not_meet():
 
 
 def test_memory_is_not_more_than_what_was_reckoned_with():
-    import warp as wp
-
-    device = wp.get_device("cuda")
-    before = wp.get_mempool_used_mem_current(device)
+    before, _ = torch.cuda.mem_get_info()
     wide = on_gpu(2048)
     played(wide, 1)
-    assert wp.get_mempool_used_mem_high(device) - before < wide._worlds.room.needed
+    assert before - torch.cuda.mem_get_info()[0] < wide._worlds.room.needed
     with pytest.raises(SimulatorError, match="fit at most"):
         on_gpu(2**24)
