@@ -1,6 +1,6 @@
 # make quickstart    install and train the embedded default to success: a few minutes on two CPU cores, no GPU
 # make test          install everything and run the tests
-# make simulators    install RoboTwin's environment (1 GB), without which its tests are skipped
+# make simulators    install the environments of RoboTwin (1 GB) and of tabletop on the GPU, without which their tests are skipped
 # Also: lint, e2e, bench, clean. PYTHON=python3.12 picks an interpreter; PIP_ARGS goes to pip, for instance
 # PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu" for torch without CUDA libraries.
 
@@ -29,6 +29,7 @@ test: $(VENV)/.dev
 
 simulators: $(VENV)/.dev
 	$(BIN)/rlvla simulators install robotwin
+	$(BIN)/rlvla simulators install tabletop
 
 e2e: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "e2e and not gpu" --timeout=900 $(PYTEST_ARGS)

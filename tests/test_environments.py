@@ -246,6 +246,51 @@ def test_pips_own_words_are_told(tmp_path: Path) -> None:
     assert heard == ["  Collecting x"]
 
 
+# ---- for some settings only, and over this interpreter ----------------------------------------------------------------
+
+
+def test_some_settings_need_it_and_others_run_here(home: Path) -> None:
+    plugin = replace(elsewhere(), apart=lambda config: config.batched)
+    here, there = plugin.config(), plugin.config(batched=True)
+    assert environments.interpreter(plugin, here) is None
+    with pytest.raises(SimulatorError, match="with these settings, since this interpreter lacks packages for them"):
+        environments.interpreter(plugin, there)
+    assert simulators._line(plugin)["state"].startswith("runs in this interpreter; some settings may need")
+    pretend(plugin, home / "fake")
+    assert environments.interpreter(plugin, there) == str(home / "fake" / "bin" / "python")
+    assert environments.interpreter(plugin, here) is None
+    assert simulators._line(plugin)["interpreter"] == sys.executable
+
+
+def test_an_environment_that_lies_over_another_interpreter_is_refused(home: Path) -> None:
+    plugin = elsewhere(over=True)
+    pretend(plugin, home / "fake", over="/packages/of/another")
+    with pytest.raises(SimulatorError, match="it lies over /packages/of/another, this is"):
+        environments.installed(plugin)
+    with pytest.raises(ConfigError, match="--python: the environment of fake lies over this interpreter"):
+        installed(plugin, python=sys.executable)
+
+
+def test_what_lies_over_finds_its_own_packages_first(tmp_path: Path) -> None:
+    """Own ones, then those of the interpreter below, with what is installed there by reference."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "upper")], check=True)
+    own = next((tmp_path / "upper").glob("lib/python*/site-packages"))
+    lower, source = tmp_path / "lower", tmp_path / "source"
+    for place, words in ((own, "upper"), (lower, "lower"), (source, "source")):
+        place.mkdir(exist_ok=True)
+        (place / "shared.py").write_text(f"of = {words!r}")
+    (lower / "below.py").write_text("of = 'lower'")
+    (source / "referred.py").write_text("of = 'source'")
+    (lower / "reference.pth").write_text(str(source))
+    environments._lay_over(tmp_path / "upper", str(lower))
+    code = "import shared, below, referred; print(shared.of, below.of, referred.of)"
+    python = tmp_path / "upper" / "bin" / "python"
+    done = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, env=environments.variables(), check=False
+    )
+    assert done.stdout.split() == ["upper", "lower", "source"], done.stderr
+
+
 def test_doctor_names_a_missing_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = elsewhere()
     monkeypatch.setattr(doctor.plugin, "find", lambda kind, name: plugin)

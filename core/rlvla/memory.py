@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
 from pathlib import Path
@@ -17,6 +18,18 @@ def resident_peak() -> int:
             int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM:")
         )
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def available_gib() -> float | None:
+    """Return the GiB of memory that are left, by the kernel and by the container's limit; None where neither says."""
+    gib: list[float] = []
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        lines = dict(text.split(":", 1) for text in Path("/proc/meminfo").read_text().splitlines())
+        gib.append(int(lines["MemAvailable"].split()[0]) / 2**20)
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        gib.append((limit - used) / 2**30)
+    return min(gib, default=None)
 
 
 def peaks() -> dict[str, float]:

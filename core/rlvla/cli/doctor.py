@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes.util
 import dataclasses
 import json
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from rlvla import environments, flags, plugin
 from rlvla.configs import Choice, plain, read_one
 from rlvla.errors import ConfigError, IncompatiblePlugin, SimulatorError
+from rlvla.memory import available_gib
 from rlvla.specs import Check, Start
 
 if TYPE_CHECKING:
@@ -179,22 +179,10 @@ def memory() -> Iterator[Check]:
     yield Check(
         "cpu", cores > 1, f"{cores} cores", "simulators and training share one core: expect half the speed", True
     )
-    free = _free_memory()
+    free = available_gib()
     if free is not None:
         few = "close other programs, or use fewer environments"
         yield Check("memory", free > 2, f"{free:.1f} GiB available", few, warning=free > 1)
-
-
-def _free_memory() -> float | None:
-    """Return GiB, by the kernel and by the container's limit; None where neither says."""
-    gib: list[float] = []
-    with contextlib.suppress(OSError, KeyError, ValueError):
-        lines = dict(text.split(":", 1) for text in Path("/proc/meminfo").read_text().splitlines())
-        gib.append(int(lines["MemAvailable"].split()[0]) / 2**20)
-    with contextlib.suppress(OSError, ValueError):  # "max": no limit
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        gib.append((limit - used) / 2**30)
-    return min(gib, default=None)
 
 
 def disk() -> Iterator[Check]:

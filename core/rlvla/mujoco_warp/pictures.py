@@ -64,14 +64,14 @@ class Pictures:
             mjw.render(worlds.model, shown, self._context)
 
         self._draw = worlds.program(play)
-        self._pixels: Tensor = wp.to_torch(self._context.rgb_data)
+        self._bytes: Tensor = wp.to_torch(self._context.rgb_data).view(torch.uint8)
 
     def draw(self) -> dict[str, Tensor]:
         """Return camera name to uint8 ``[N, height, width, 3]`` of where everything is; within ``Worlds.turn``."""
         self._draw()
         shown, at = {}, 0
         for name, (height, width) in self._sizes.items():
-            pixels = self._pixels[:, at : at + height * width].contiguous().view(torch.uint8)  # blue, green, red, alpha
-            shown[name] = pixels.reshape(-1, height, width, 4)[..., :3].flip(-1)
-            at += height * width
+            size = 4 * height * width  # blue, green, red, alpha
+            shown[name] = self._bytes[:, at : at + size].reshape(-1, height, width, 4)[..., :3].flip(-1)
+            at += size
         return shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import mujoco
 import torch
 
 from rlvla.errors import SimulatorError
+from rlvla.memory import available_gib
 from rlvla.mujoco_warp.start import mjw, wp
 
 _WORK = 2.0
@@ -72,4 +73,5 @@ def _bytes(value: Any) -> int:
 def _free(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    left = available_gib()
+    return sys.maxsize if left is None else int(left * 2**30)

@@ -145,6 +145,7 @@ class Worlds:
         self.frozen: Tensor = wp.to_torch(self._frozen)
         """bool ``[N]``, yours to write: worlds whose time stands still while others are stepped; not a bit of them changes."""
         self._chosen: Tensor = wp.to_torch(self._mask)
+        self._peak: Tensor = wp.to_torch(self._peaks)
         self._restart: Program | None = None
         self._settle: Program | None = None
         self._show: Program | None = None
@@ -154,7 +155,9 @@ class Worlds:
     def __getitem__(self, name: str) -> Tensor:
         """Return a field of MuJoCo's data (``qpos``, ``ctrl``, ``xpos``, ...) as ``[N, ...]``, in place."""
         if name not in self._views:
-            self._views[name] = wp.to_torch(getattr(self.data, name))
+            array = getattr(self.data, name)
+            # nothing is at no address, which torch may refuse
+            self._views[name] = wp.to_torch(array) if array.size else torch.zeros(array.shape, device=self.device)
         return self._views[name]
 
     def field(self, name: str) -> Tensor:
@@ -283,7 +286,12 @@ class Worlds:
             wp.launch(copy_where, dim=live.shape, inputs=[self._frozen, kept], outputs=[live])
 
     def _note(self) -> None:
-        wp.launch(note_peaks, dim=self.count, inputs=[self.data.nacon, self.data.ncollision, self.data.nefc], outputs=[self._peaks])
+        wp.launch(
+            note_peaks,
+            dim=self.count,
+            inputs=[self.data.nacon, self.data.ncollision, self.data.nefc],
+            outputs=[self._peaks],
+        )
 
     # ---- states -----------------------------------------------------------------------------------------------------
 
@@ -313,7 +321,7 @@ class Worlds:
 
         Where some did not fit these are lower bounds, since what is left out takes its constraints with it. Waits.
         """
-        contacts, constraints = self._peaks.numpy().tolist()
+        contacts, constraints = self._peak.tolist()
         return Limits(-(-contacts // self.count), constraints)
 
     def warn(self) -> None:

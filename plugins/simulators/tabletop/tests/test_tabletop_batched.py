@@ -163,7 +163,13 @@ def test_a_run_trains_on_the_batch(tmp_path):
         model={"use": "tiny", "image_size": 64},
         algo={"use": "ppo", "window": 2, "minibatch_size": 6},
         scheduler="async-rollout",
-        run={"steps": 2, "device": "cpu", "directory": str(tmp_path), "slots": 2, "without": ["display", "tensorboard"]},
+        run={
+            "steps": 2,
+            "device": "cpu",
+            "directory": str(tmp_path),
+            "slots": 2,
+            "without": ["display", "tensorboard"],
+        },
     ) as run:
         run.train()
         assert run.specs.sim.in_process

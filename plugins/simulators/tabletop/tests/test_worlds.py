@@ -152,3 +152,30 @@ def test_kernels_are_kept_where_the_user_says(monkeypatch):
     assert str(start.cache_folder()) == "/tmp/of-the-user/rlvla/warp"
     monkeypatch.setenv(start.CACHE_VARIABLE, "/tmp/elsewhere")
     assert str(start.cache_folder()) == "/tmp/elsewhere"
+
+
+def test_several_cameras_are_what_one_each_would_show():
+    """Sizes differ, and the model's order is not that of the names."""
+    import mujoco
+    import torch
+
+    from rlvla.mujoco_warp.pictures import Pictures
+    from rlvla.mujoco_warp.worlds import Limits, Worlds
+
+    spec = mujoco.MjSpec.from_string(scene_text())
+    spec.worldbody.add_camera(name="above", pos=[0.1, 0, 0.9], fovy=50)
+    worlds = Worlds(spec.compile(), 2, limits=Limits(32, 128), device="cpu")
+    with worlds.turn():
+        worlds["qpos"][1, 3] = 0.15
+        worlds.show()
+        both = Pictures(worlds, {"above": (24, 40), "front": (32, 16)}).draw()
+        for name, (height, width) in (("above", (24, 40)), ("front", (32, 16))):
+            alone = Pictures(worlds, {name: (height, width)}).draw()[name]
+            assert both[name].shape == (2, height, width, 3) and both[name].dtype == torch.uint8
+            assert (both[name] == alone).all() and (alone[0] != alone[1]).any()
+
+
+def scene_text():
+    from importlib import resources
+
+    return (resources.files("rlvla_sim_tabletop") / "scene.xml").read_text()

@@ -49,7 +49,7 @@ class BatchedTabletop(Simulator):
             capture=capture,
             pixels=size * size,
         )
-        self._pictures: Pictures | None = Pictures(self._worlds, {"front": (size, size)})
+        self._pictures = Pictures(self._worlds, {"front": (size, size)})
         self._step = self._worlds.env_step(scene.SUBSTEPS)
         self._hand = int(model.body("hand").id)
         self._blocks = [int(model.body(colour).id) for colour in COLOURS]
@@ -60,6 +60,9 @@ class BatchedTabletop(Simulator):
         self._recorded: list[int] = []
         with self._worlds.turn():
             self._fill(model.jnt_range[:3].copy())
+            self._begin([0], [0], [scene.drawn(0, Start(), config.spacing)])  # what resets and restores run is made now
+            self._worlds.show()
+            self._ended.fill_(True)
 
     def _fill(self, range_A2: np.ndarray) -> None:
         rows, size = self._rows, self.config.image_size
@@ -72,6 +75,7 @@ class BatchedTabletop(Simulator):
         self._origin = place(np.zeros((rows, len(COLOURS), 2)))
         self._potential = place(np.zeros(rows))
         self._images = place(np.zeros((rows, size, size, 3), np.uint8))
+        self._block_B, self._row_N = place(self._blocks), place(np.arange(rows))
 
     def _on_device(self, array: Any) -> Tensor:
         tensor = torch.as_tensor(array)
@@ -119,7 +123,7 @@ class BatchedTabletop(Simulator):
         over_N = on_host((result.terminated | result.truncated).any(1))
         self._over |= over_N
         result.counts = {"contacts_left_out": self._left_out(active_N)}
-        result.observation = self._observation(range(self._rows))
+        result.observation = self._observation()
         return result
 
     def _left_out(self, active_N: np.ndarray) -> float:
@@ -167,7 +171,7 @@ class BatchedTabletop(Simulator):
 
     def _outcomes(self) -> Tensor:
         """Return 1 for each row whose named block alone has moved, -1 where another one has, else 0."""
-        way_NB2 = self._worlds["xpos"][:, self._blocks, :2] - self._origin
+        way_NB2 = self._worlds["xpos"][:, self._block_B, :2] - self._origin
         moved_NB = (way_NB2 * way_NB2).sum(-1) > scene.MOVED_M**2
         named_N = moved_NB.gather(1, self._goal[:, None])[:, 0]
         count_N = moved_NB.sum(1)
@@ -184,16 +188,14 @@ class BatchedTabletop(Simulator):
     def _potentials(self) -> Tensor:
         """Return -distance(hand, named block) + 2 x its displacement for each row, in metres."""
         xpos = self._worlds["xpos"]
-        row_N = torch.arange(self._rows, device=xpos.device)
-        block_N3 = xpos[:, self._blocks][row_N, self._goal]
-        displacement_N = (block_N3[:, :2] - self._origin[row_N, self._goal]).norm(dim=1)
+        block_N3 = xpos[self._row_N, self._block_B[self._goal]]
+        displacement_N = (block_N3[:, :2] - self._origin[self._row_N, self._goal]).norm(dim=1)
         return 2 * displacement_N.clamp(max=scene.MOVED_M) - (xpos[:, self._hand] - block_N3).norm(dim=1)
 
     # ---- what is seen -----------------------------------------------------------------------------------------------
 
     def _look(self, mask_N: Tensor) -> None:
         """Take new pictures of the rows of a mask."""
-        assert self._pictures is not None, "rendering after close()"
         shown = self._pictures.draw()["front"]
         torch.where(mask_N[:, None, None, None], shown, self._images, out=self._images)
 
@@ -204,14 +206,13 @@ class BatchedTabletop(Simulator):
             if live[row]:
                 frames[row].append(self._images[row].clone())
 
-    def _observation(self, rows: Sequence[int]) -> Observation:
-        chosen = self._on_device(list(rows))
+    def _observation(self, rows: list[int] | None = None) -> Observation:
+        """Return what some rows show; None: all."""
         state_NA = (self._worlds["qpos"][:, :3] - self._centre) / self._scale
-        return Observation(
-            images={"front": self._images[chosen]},
-            state=state_NA[chosen],
-            instruction=[self._instruction[row] for row in rows],
-        )
+        if rows is None:
+            return Observation({"front": self._images}, state_NA, list(self._instruction))
+        chosen = self._on_device(rows)
+        return Observation({"front": self._images[chosen]}, state_NA[chosen], [self._instruction[row] for row in rows])
 
     def record_video(self, rows: Sequence[int]) -> None:
         self._recorded = list(rows)
@@ -276,4 +277,6 @@ class BatchedTabletop(Simulator):
         return {**told, "physics": f"mujoco-warp on {name}", "deterministic": str(self.config.deterministic)}
 
     def close(self) -> None:
-        self._pictures = None
+        """Give the memory of worlds, pictures and programs back."""
+        for name in ("_worlds", "_pictures", "_step", "_images"):
+            vars(self).pop(name, None)
