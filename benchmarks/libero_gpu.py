@@ -60,7 +60,10 @@ def say(**what: Any) -> None:
 def main() -> None:
     args = parser().parse_args()
     task = SUITES[args.suite][args.task]
-    result: dict[str, Any] = {"machine": machine(args.device), "settings": {**vars(args), "output": None, "chunk": CHUNK}}
+    result: dict[str, Any] = {
+        "machine": machine(args.device),
+        "settings": {**vars(args), "output": None, "chunk": CHUNK},
+    }
     say(**result["machine"])
     scene = Scene(startup.task_file(task))
     with np.load(startup.states_file(task), allow_pickle=False) as file:

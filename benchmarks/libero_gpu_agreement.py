@@ -8,7 +8,7 @@ it to its goal (played on LIBERO, then repeated here). LIBERO is robosuite's env
 its initial joint positions rounded to float32 (1e-8 m): where that parts too, contacts have made more of a rounding.
 
 Pictures: one state of a task of each suite, both cameras, 256 pixels, against the OpenGL renderer: mean difference in grey
-levels, and the share of pixels that show the same thing (a geom's body).
+levels, and how many of 65536 pixels show another geom (beside it, how many would if the picture were mirrored: what chance gives).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--only", choices=("episodes", "pictures"), help="one part; the other stays as it is in the file")
+    parser.add_argument(
+        "--only", choices=("episodes", "pictures"), help="one part; the other stays as it is in the file"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS / "libero_gpu_agreement.json")
     args = parser.parse_args()
     result = json.loads(args.output.read_text()) if args.output.exists() else {}
@@ -87,7 +88,9 @@ def episodes(task: Task, args: argparse.Namespace) -> dict[str, dict[str, np.nda
         told[name] = {**apart(own[name], gpu[name], "gpu"), **apart(own[name], near[name], "rounded")}
         told[name]["solved_libero"], told[name]["solved_gpu"] = own[name]["solved"], gpu[name]["solved"]
         said = {key: f"{values.max():.2g}" for key, values in told[name].items() if "solved" not in key}
-        print(json.dumps({"s": round(time.monotonic() - began), "task": task.name, "actions": name, **said}), flush=True)
+        print(
+            json.dumps({"s": round(time.monotonic() - began), "task": task.name, "actions": name, **said}), flush=True
+        )
     scene.close()
     return told
 
@@ -107,14 +110,14 @@ def scripted(scene: Scene, task: Task, steps: int) -> np.ndarray:
     grasp = np.array([*(data.xpos[body][:2] + beside), top - depth])
     held = np.array([*(data.xpos[goal][:2] + beside), 0.0])
     stages = [  # where to, gripper, env steps at most, done when this near (m)
-        (grasp + [0, 0, 0.08], -1, 25, 0.012),
+        (raised(grasp, 0.08), -1, 25, 0.012),
         (grasp, -1, 15, 0.006),
         (grasp, 1, 10, 0.0),
-        (grasp + [0, 0, 0.2], 1, 15, 0.02),
-        (held + [0, 0, grasp[2] + 0.2], 1, 25, 0.015),
-        (held + [0, 0, grasp[2] + 0.06], 1, 10, 0.01),
-        (held + [0, 0, grasp[2] + 0.06], -1, 10, 0.0),
-        (held + [0, 0, grasp[2] + 0.2], -1, 100, 0.0),
+        (raised(grasp, 0.2), 1, 15, 0.02),
+        (raised(held, grasp[2] + 0.2), 1, 25, 0.015),
+        (raised(held, grasp[2] + 0.06), 1, 10, 0.01),
+        (raised(held, grasp[2] + 0.06), -1, 10, 0.0),
+        (raised(held, grasp[2] + 0.2), -1, 100, 0.0),
     ]
     actions = []
     for place, gripper, most, near in stages:
@@ -128,6 +131,10 @@ def scripted(scene: Scene, task: Task, steps: int) -> np.ndarray:
         if len(actions) == steps:
             break
     return np.array(actions)
+
+
+def raised(place: np.ndarray, height: float) -> np.ndarray:
+    return place + np.array([0.0, 0.0, height])
 
 
 def highest(scene: Scene, body: int) -> float:
@@ -258,8 +265,12 @@ def pictures(args: argparse.Namespace, path: Path) -> dict[str, Any]:
         row = []
         for camera, (official, thing) in official_pictures(scene).items():
             grey = np.abs(drawn[camera].astype(int) - official).mean()
-            same = (things[camera] == thing).mean()
-            told[f"{task.suite} {camera}"] = {"grey_levels": round(float(grey), 2), "same_thing": round(float(same), 4)}
+            told[f"{task.suite} {camera}"] = {
+                "grey_levels": round(float(grey), 2),
+                "pixels_of_another_geom": int((things[camera] != thing).sum()),
+                "of_another_geom_if_mirrored": int((things[camera] != thing[:, ::-1]).sum()),
+                "geoms_in_sight": len(np.unique(thing)),
+            }
             row += [official, drawn[camera]]
         rows.append(np.concatenate(row, 1))
         print(json.dumps({task.suite: {name: one for name, one in told.items() if task.suite in name}}), flush=True)
@@ -269,26 +280,36 @@ def pictures(args: argparse.Namespace, path: Path) -> dict[str, Any]:
 
 
 def official_pictures(scene: Scene) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return camera name to LIBERO's picture of the present episode, and which body each pixel shows."""
-    renderer, pose, told = Renderer(scene.model, SIZE), scene.pose(), {}
+    """Return camera name to LIBERO's picture of the present episode, and which geom each pixel shows."""
+    pose, told = scene.pose(), {}
+    things = official_segments(scene, pose)
+    renderer = Renderer(scene.model, SIZE)
+    for camera in CAMERAS:
+        picture = np.zeros((SIZE, SIZE, 3), np.uint8)
+        with scene.lamps_as_shown():
+            renderer.draw(scene.model, pose, scene.camera(camera), picture)
+        told[camera] = (picture, things[camera])
+    renderer.close()
+    return told
+
+
+def official_segments(scene: Scene, pose: Any) -> dict[str, np.ndarray]:
+    """Return camera name to which geom each pixel shows; closed before another GL context is made, which it would read from."""
     segments = mujoco.Renderer(scene.model, SIZE, SIZE)
     segments.enable_segmentation_rendering()
     options = mujoco.MjvOption()
     options.geomgroup[0], options.geomgroup[1] = 0, 1
     options.sitegroup[:] = 0
+    told = {}
     for camera in CAMERAS:
-        picture = np.zeros((SIZE, SIZE, 3), np.uint8)
-        with scene.lamps_as_shown():
-            renderer.draw(scene.model, pose, scene.camera(camera), picture)
         segments.update_scene(pose, camera, options)
-        told[camera] = (picture, bodies(scene.model, segments.render()[..., 0][:, ::-1]))
-    renderer.close()
+        told[camera] = segments.render()[..., 0][:, ::-1].copy()
     segments.close()
     return told
 
 
 def segmented(batch: Batch) -> dict[str, np.ndarray]:
-    """Return camera name to which body each pixel of the batch's first world shows."""
+    """Return camera name to which geom each pixel of the batch's first world shows."""
     worlds, model = batch.worlds, batch.worlds.mujoco_model
     with wp.ScopedDevice(wp.device_from_torch(worlds.device)):
         context = mjw.create_render_context(
@@ -298,11 +319,7 @@ def segmented(batch: Batch) -> dict[str, np.ndarray]:
         mjw.render(worlds.model, batch.shown, context)
         pixels = context.seg_data.numpy()[0].reshape(len(CAMERAS), SIZE, SIZE, -1)[..., 0]
     names = sorted(CAMERAS, key=lambda name: int(model.camera(name).id))
-    return {name: bodies(model, pixels[place][:, ::-1]) for place, name in enumerate(names)}
-
-
-def bodies(model: Any, geoms: np.ndarray) -> np.ndarray:
-    return np.where(geoms >= 0, model.geom_bodyid[np.maximum(geoms, 0)], -1)
+    return {name: pixels[place][:, ::-1] for place, name in enumerate(names)}
 
 
 if __name__ == "__main__":

@@ -75,7 +75,8 @@ def recorded(scene: Scene, task: Task, tries: int, seed: int = 0) -> Recorded:
         record.take(scene)
     for attempt in range(tries):
         scene.reset(seed + attempt, states[attempt % len(states)], 0)
-        for test in reversed(tests):  # what something is put on is named after it
+        # What something is put on, or into, is named after it, or before; so both orders.
+        for test in tests if attempt % 2 else reversed(tests):
             _fulfil(scene, test, rng, spread=0.0 if attempt == 0 else 1.3)
         mujoco.mj_forward(scene.model, scene.data)
         record.take(scene)

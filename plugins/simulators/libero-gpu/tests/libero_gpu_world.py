@@ -11,7 +11,9 @@ import pytest
 from rlvla_sim_libero_gpu import packages
 
 MISSING = packages.missing()
-needs_warp = pytest.mark.skipif(bool(MISSING), reason=f"needs {'; '.join(MISSING)}: run it in the environment of libero-gpu")
+needs_warp = pytest.mark.skipif(
+    bool(MISSING), reason=f"needs {'; '.join(MISSING)}: run it in the environment of libero-gpu"
+)
 
 STOVE = 7
 """In libero_goal: "turn on the stove", which a push of its button solves."""

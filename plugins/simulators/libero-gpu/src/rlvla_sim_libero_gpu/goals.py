@@ -105,9 +105,7 @@ def _inside(env: Any, predicate: Sequence[str], what: Any, region: Any) -> tuple
     if region.object_state_type != "site":
         raise _unsupported(predicate, f"'in' of {region.object_name}, which is no region", "take a region of it")
     site = env.object_sites_dict[region.object_name]
-    return (
-        Test(INSIDE, site=_site(env, region), size=_size(site), upper=_body(env, what.object_name)),
-    )
+    return (Test(INSIDE, site=_site(env, region), size=_size(site), upper=_body(env, what.object_name)),)
 
 
 def _on(env: Any, predicate: Sequence[str], what: Any, below: Any) -> tuple[Test, ...]:
@@ -119,7 +117,9 @@ def _on(env: Any, predicate: Sequence[str], what: Any, below: Any) -> tuple[Test
         return (Test(STACKED, upper=upper, lower=lower), _touch(env, below.object_name, what.object_name))
     site = env.object_sites_dict[below.object_name]
     if not hasattr(site, "under"):
-        raise _unsupported(predicate, f"'on' of {below.object_name}, which has no surface", "take a region of an object")
+        raise _unsupported(
+            predicate, f"'on' of {below.object_name}, which has no surface", "take a region of an object"
+        )
     over = Test(OVER, site=_site(env, below), size=_size(site), upper=upper)
     if env.get_object(below.parent_name) is None:
         return (over,)
@@ -141,7 +141,9 @@ def _beyond(env: Any, predicate: Sequence[str], name: str, state: Any) -> Test:
     method = {"open": "is_open", "close": "is_close", "turnon": "turn_on", "turnoff": "turn_off"}[name]
     asked = getattr(owner, method, None)
     if asked is None or not joints:
-        raise _unsupported(predicate, f"{name!r} of {state.object_name}, which has no joints for it", "name another object")
+        raise _unsupported(
+            predicate, f"{name!r} of {state.object_name}, which has no joints for it", "name another object"
+        )
     model = env.sim.model
     limits = [value for some in owner.object_properties["articulation"].values() for value in some]
     try:

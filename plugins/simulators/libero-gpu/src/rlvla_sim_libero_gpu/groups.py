@@ -56,9 +56,7 @@ class Groups:
         config: how many tasks are kept that no row runs.
     """
 
-    def __init__(
-        self, compiled: Callable[[int], tuple[Scene, Starts]], make: Make, config: LiberoGpuConfig
-    ) -> None:
+    def __init__(self, compiled: Callable[[int], tuple[Scene, Starts]], make: Make, config: LiberoGpuConfig) -> None:
         self._compiled, self._make, self._kept = compiled, make, config.kept_tasks
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
         self._of: dict[int, Group] = {}

@@ -54,7 +54,7 @@ def note_touch(
     second = side_of[both[1]]
     if first == 0 or second == 0:
         return
-    bits = int(0)
+    bits = wp.int32(0)
     for pair in range(pairs):
         a = 1 << (2 * pair)
         b = 2 << (2 * pair)
@@ -127,7 +127,7 @@ def judge(
     kind = kind_K[test]
     if kind == K_TOUCH:
         holds_NK[world, test] = (touched_N[world] & (1 << pair_K[test])) != 0
-    elif kind == K_INSIDE or kind == K_OVER:
+    elif kind == K_INSIDE or kind == K_OVER:  # noqa: SIM109 (no tuples in kernels)
         turn = site_xmat[world, site_K[test]]
         apart = xpos[world, upper_K[test]] - site_xpos[world, site_K[test]]
         if kind == K_INSIDE:
@@ -137,7 +137,7 @@ def judge(
     elif kind == K_STACKED:
         holds_NK[world, test] = _stacked(xpos[world, upper_K[test]], xpos[world, lower_K[test]])
     else:
-        count = int(0)
+        count = wp.int32(0)
         for j in range(first_K[test], last_K[test]):
             if _beyond(qpos[world, joint_J[j]], limit_J[j], sign_J[j], inclusive_J[j]):
                 count += 1
@@ -150,7 +150,7 @@ def judge(
 @wp.kernel(enable_backward=False)
 def all_hold(holds_NK: wp.array2d[bool], tests: int, solved_N: wp.array[bool]):
     world = wp.tid()
-    count = int(0)
+    count = wp.int32(0)
     for test in range(tests):
         if holds_NK[world, test]:
             count += 1

@@ -143,7 +143,7 @@ def read_arm(
         for i in range(7):
             weight[i, j] = mass[world, mass_at[i, j]]
     for k in range(6):
-        total = float(0.0)
+        total = wp.float32(0.0)
         for j in range(7):
             total += jacobian[k, j] * dq[j]
         velocity[k] = total
@@ -219,9 +219,7 @@ def drive_arm(
     velocity = vel_N[world]
     error = wp.vec3()
     for k in range(3):
-        error += 0.5 * wp.cross(
-            wp.vec3(now[0, k], now[1, k], now[2, k]), wp.vec3(goal[0, k], goal[1, k], goal[2, k])
-        )
+        error += 0.5 * wp.cross(wp.vec3(now[0, k], now[1, k], now[2, k]), wp.vec3(goal[0, k], goal[1, k], goal[2, k]))
     away = goal_pos_N[world] - pos_N[world]
     force = wp.vec3()
     torque = wp.vec3()
@@ -240,7 +238,7 @@ def drive_arm(
     inertia = mat66()
     for a in range(6):
         for b in range(a + 1):
-            total = float(0.0)
+            total = wp.float32(0.0)
             for k in range(7):
                 total += w[k, a] * w[k, b]
             inertia[a, b] = total
@@ -258,7 +256,7 @@ def drive_arm(
         pull[j] = REST_KP * (rest_N[world][j] - q_N[world][j]) - REST_KD * dq_N[world][j]
     seen = vec6()
     for c in range(6):
-        total = float(0.0)
+        total = wp.float32(0.0)
         for j in range(7):
             total += jac[c, j] * pull[j]
         seen[c] = total
@@ -286,7 +284,7 @@ def drive_gripper(
     world = wp.tid()
     if frozen_N[world]:
         return
-    way = float(0.0)
+    way = wp.float32(0.0)
     if action_N7[world, 6] > 0.0:
         way = GRIPPER_SPEED
     if action_N7[world, 6] < 0.0:
@@ -365,11 +363,14 @@ class Controller:
         """Launch the kernels of a substep, after its first half (``step1``) on ``data`` of mujoco_warp."""
         has, robot = self._arrays, self._robot
         read = [has[name] for name in _READ]
+        where = [robot.hand_site, self._root, self._qpos_at, self._dof_at, self._mass_at]
+        physics = [data.qpos, data.qvel, data.site_xpos, data.site_xmat, data.subtree_com, data.cdof, data.M]
+        arm = [self._dof_at, self._arm_at, self._lowest, self._highest]
+        wanted = [has["rest"], has["goal_pos"], has["goal_mat"]]
         wp.launch(
             read_arm,
             dim=self._count,
-            inputs=[self._frozen, self._held, robot.hand_site, self._root, self._qpos_at, self._dof_at, self._mass_at]
-            + [data.qpos, data.qvel, data.site_xpos, data.site_xmat, data.subtree_com, data.cdof, data.M],
+            inputs=[self._frozen, self._held, *where, *physics],
             outputs=read,
             device=self._device,
         )
@@ -384,8 +385,7 @@ class Controller:
         wp.launch(
             drive_arm,
             dim=self._count,
-            inputs=[self._frozen, self._held, self._dof_at, self._arm_at, self._lowest, self._highest, *read]
-            + [has["rest"], has["goal_pos"], has["goal_mat"], data.qfrc_bias],
+            inputs=[self._frozen, self._held, *arm, *read, *wanted, data.qfrc_bias],
             outputs=[data.ctrl],
             device=self._device,
         )

@@ -62,7 +62,9 @@ class LiberoGpuSimulator(Simulator):
         self._limits = step_limits(config, self.spec.tasks)
         self._cameras = [CAMERAS[role] for role in config.cameras]
         look = Look(tuple(self._cameras), config.image_size, config.texture_size)
-        self._groups = Groups(self._compiled, lambda scene, first, count: self._batch(scene, first, count, look), config)
+        self._groups = Groups(
+            self._compiled, lambda scene, first, count: self._batch(scene, first, count, look), config
+        )
         if config.bddl_file is not None:
             self._groups.prepare(0)  # what its goal asks for may be nothing that can be judged here
         self._task_of = [0] * rows

@@ -15,7 +15,6 @@ import numpy as np
 
 from rlvla_sim_libero.scene import Scene
 
-
 _ARRAYS = ("qpos", "qvel", "qacc_warmstart", "ctrl", "body_pos", "body_quat", "shown_qpos", "shown_fingers")
 _CONTROLLER = "controller/"
 
@@ -66,13 +65,19 @@ class Begun:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return it flat, by name."""
         own = {name: getattr(self, name) for name in _ARRAYS}
-        return {**own, **{_CONTROLLER + name: array for name, array in self.controller.items()}, "held": np.array(self.held)}
+        return {
+            **own,
+            **{_CONTROLLER + name: array for name, array in self.controller.items()},
+            "held": np.array(self.held),
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Begun:
         """Return what :meth:`arrays` told."""
         controller = {
-            name.removeprefix(_CONTROLLER): np.asarray(array) for name, array in arrays.items() if name.startswith(_CONTROLLER)
+            name.removeprefix(_CONTROLLER): np.asarray(array)
+            for name, array in arrays.items()
+            if name.startswith(_CONTROLLER)
         }
         own = {name: np.asarray(arrays[name]) for name in _ARRAYS}
         return cls(**own, controller=controller, held=bool(arrays["held"]))
