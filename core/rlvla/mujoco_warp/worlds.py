@@ -7,6 +7,7 @@ Letters: N worlds, S numbers of a state.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ STATE = (
     "qpos",
     "qvel",
     "act",
+    "history",
+    "plastic",
     "qacc_warmstart",
     "ctrl",
     "qfrc_applied",
@@ -38,9 +41,10 @@ STATE = (
     "eq_active",
     "mocap_pos",
     "mocap_quat",
+    "userdata",
 )
 """Fields that decide what happens next (mjSTATE_INTEGRATION)."""
-_STEPPED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
+_STEPPED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
 """Those that a step changes; the others are the owner's."""
 _DROPS = (
     mjw.OverflowType.NEFC
@@ -80,7 +84,7 @@ class Worlds:
             step()
 
     Args:
-        model: compiled; its sleep flag is not used.
+        model: compiled. Bodies do not sleep, whatever it says: which ones do is no part of a state.
         count: N.
         limits: room for contacts.
         device: ``cuda``, ``cuda:N`` or ``cpu``.
@@ -113,7 +117,7 @@ class Worlds:
         self.device = checked_device(device)
         self.count = count
         self.limits = limits
-        self.mujoco_model = model
+        self.mujoco_model = model = _awake(model)
         on_gpu = self.device.type == "cuda"
         self._captures = capture and on_gpu
         self._stream = torch.cuda.Stream(self.device) if on_gpu else None
@@ -339,9 +343,18 @@ class Worlds:
             for name in ("contacts", "constraints")
             if getattr(needed, name) > getattr(self.limits, name)
         ]
-        if not said:
+        if not said and not bool(self.overflowed().any()):
             return ""
+        said = said or [f"room of another kind ran out (overflow bits {sorted(set(self['overflow'].tolist()))})"]
         return f"contacts of a world were left out of the physics: {'; '.join(said)}: raise the limits"
+
+
+def _awake(model: mujoco.MjModel) -> mujoco.MjModel:
+    sleeps = int(mujoco.mjtEnableBit.mjENBL_SLEEP)
+    if model.opt.enableflags & sleeps:
+        model = copy.copy(model)
+        model.opt.enableflags &= ~sleeps
+    return model
 
 
 class Program:

@@ -130,6 +130,18 @@ def test_what_warp_does_not_take_is_told():
         Worlds(model, 1, limits=Limits(8, 32), device="cpu")
 
 
+def test_bodies_do_not_sleep():
+    import mujoco
+
+    from rlvla.mujoco_warp.worlds import Limits, Worlds
+
+    model = scene.compiled()
+    model.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_SLEEP
+    worlds = Worlds(model, 1, limits=Limits(8, 32), device="cpu")
+    assert not worlds.model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP
+    assert model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP, "the caller's model is the caller's"
+
+
 def test_slow_compiling_is_said_aloud(caplog, monkeypatch):
     import time
 
