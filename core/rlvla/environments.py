@@ -173,13 +173,19 @@ def differences(plugin: Plugin[Any, Any], found: Record) -> list[str]:
 
 
 def requirements(plugin: Plugin[Any, Any], variant: Variant) -> tuple[str, ...]:
-    """Return what an environment is made from: the variant's packages, what rlvla's worker and the plugin need."""
+    """Return what an environment is made from: the variant's packages, what rlvla's worker and the plugin need.
+
+    One that lies over this interpreter finds other plugins there; asked for by name, they would bring requirements that the
+    environment is to differ in.
+    """
     assert plugin.environment is not None
+    below = plugin.environment.over
     light = {
         text
         for name in _own(plugin)
         for text in metadata.requires(name) or []
         if (one := Requirement(text)).name not in _own(plugin)
+        and not (below and one.name.startswith("rlvla-"))
         and (not one.marker or one.marker.evaluate({"extra": ""}))
     }
     return (*plugin.environment.packages[variant], *sorted(light), *plugin.environment.bare)

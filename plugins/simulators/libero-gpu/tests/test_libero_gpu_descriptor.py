@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rlvla import environments
 from rlvla.configs import read_choice
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.plugin import find
@@ -62,6 +63,8 @@ def test_its_environment_lies_over_this_interpreter() -> None:
     plugin = find("sim", "libero-gpu")
     assert plugin.environment is not None and plugin.environment.over
     assert plugin.environment.packages["gpu"] == packages.REQUIREMENTS
+    wanted = environments.requirements(plugin, "gpu")
+    assert not [one for one in wanted if one.startswith("rlvla-sim-libero")]  # it is below, and would bring mujoco 3.3.7
 
 
 @pytest.mark.skipif(bool(packages.missing()), reason="needs the packages of the extra gpu")
