@@ -164,6 +164,11 @@ def _simulation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
             for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
             if wanted
         ]
+    if sim.first_call_timeout_s is not None and config.run.first_call_s <= sim.first_call_timeout_s:
+        found.append(
+            f"run.first_call_s: got {config.run.first_call_s:g}, wanted more than the {sim.first_call_timeout_s:g} s that "
+            f"{config.sim.name} gives a worker's first call: the run would end before"
+        )
     if config.run.sim_in_process and config.sim.plugin.environment is not None:
         found.append(
             f"run.sim_in_process: {config.sim.name} runs in an environment of its own (rlvla simulators list): leave it out"

@@ -16,6 +16,8 @@ from rlvla.errors import StallError
 R = TypeVar("R")
 MIN_STALL_S = 60.0
 SLOWEST_FACTOR = 10.0
+_GRACE_S = 10.0
+"""For a worker that was too late to say where it was, and to end."""
 
 
 class Watch:
@@ -33,6 +35,11 @@ class Watch:
         self._waiting: dict[int, tuple[str, float, str]] = {}
         self._next = 0
         self._excuses = 0
+
+    @staticmethod
+    def after(limit_s: float | None) -> float:
+        """Return seconds that are a stall where calls have a limit of their own: what is ended by that may be replaced."""
+        return MIN_STALL_S if limit_s is None else max(MIN_STALL_S, limit_s + _GRACE_S)
 
     @contextmanager
     def excused(self) -> Iterator[None]:

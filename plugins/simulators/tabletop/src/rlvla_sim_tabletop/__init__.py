@@ -60,5 +60,8 @@ def _task(colour: str) -> TaskSpec:
 
 
 plugin: rlvla.Plugin[TabletopConfig, TabletopSimulator] = rlvla.Plugin(
-    config=TabletopConfig, target="rlvla_sim_tabletop.simulator:TabletopSimulator", describe=describe
+    config=TabletopConfig,
+    target="rlvla_sim_tabletop.simulator:TabletopSimulator",
+    describe=describe,
+    drawing="choose another renderer: MUJOCO_GL=osmesa draws on the CPU, MUJOCO_EGL_DEVICE_ID names another GPU",
 )
