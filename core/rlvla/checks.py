@@ -89,6 +89,11 @@ def check(config: RunConfig) -> Specs:
     except ConfigError as error:
         problems += error.problems
         placed, way = _ONE_DEVICE, "reference"
+    if algo.critic_warmup >= config.run.steps:
+        problems.append(
+            f"algo.critic_warmup: got {algo.critic_warmup}, wanted fewer than run.steps ({config.run.steps}): the policy would "
+            "never be trained"
+        )
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
