@@ -348,6 +348,7 @@ OPTIONS = {
         "shard": "fsdp",
         "micro_batch": 5,
         "ema_decay": 0.5,
+        "offload": "optimizer",
         "algo_options": {"window": 3, "minibatch_size": None, "passes": 2, "proximal": "recompute", "kl_weight": 0.1},
     },
 }
@@ -438,6 +439,26 @@ def test_ranks_that_saw_other_things_still_add_up(both):
         assert metrics["train/staleness_max"] == 1
         assert metrics["train/samples"] == ROWS * CHUNKS
         assert metrics["train/generator_gap"] < 1e-6
+
+
+def test_an_optimizer_that_waits_in_host_memory_changes_no_bit(tmp_path: Path):
+    """Moments, running average, files and what resumes from them; in between its own memory is free."""
+    made = {"ema_decay": 0.5, "offload": "optimizer"}
+    away, here = trainer(**made), trainer(**{**made, "offload": "none"})
+    for step in (0, 1):
+        for one in (away, here):
+            one.train(feed(one, version=step), step)
+    large = [one for state in away._optimizer.adam.state.values() for one in state.values() if one.dim()]
+    assert len(away._optimizer._away) == len(large) + len(away.model.trainable())
+    assert {one.untyped_storage().nbytes() for one in large} == {0}
+    assert all(one.grad is None for one in away.model.parameters())
+    near(published(away), published(here), 0.0)
+    numbers = away.save(tmp_path)
+    again = trainer(**made)
+    again.load(tmp_path, numbers)
+    for one in (again, here):
+        one.train(feed(one, version=2), 2)
+    near(published(again), published(here), 0.0)
 
 
 def test_an_optimizer_state_in_one_file_is_still_read(tmp_path: Path):

@@ -6,7 +6,8 @@ Every optimizer step sees the gradient of the whole minibatch, over all micro-ba
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from rlvla import ranks, sharding
 from rlvla.configs import TrainConfig
 from rlvla.errors import CheckpointError, ConfigError, NonFiniteError, NothingToLearnError
 from rlvla.model import Model
+from rlvla.offload import Away
 from rlvla.weights import Weights
 
 
@@ -45,6 +47,22 @@ class Optimizer:
         self._average: Weights | None = None
         if config.ema_decay is not None:
             self._average = {name: one.detach().clone() for name, one in self._named.items()}
+        self._away = Away()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Hold while anything but weights is needed: with ``train.offload`` the rest waits in host memory outside of it."""
+        self._away.bring_back()
+        try:
+            yield
+        finally:
+            if self._config.offload == "optimizer":
+                self.zero()
+                moments = [one for state in self.adam.state.values() for one in state.values()]
+                large = [
+                    one for one in (*moments, *(self._average or {}).values()) if torch.is_tensor(one) and one.dim()
+                ]
+                self._away.take(large)
 
     @property
     def learning_rate(self) -> float:

@@ -109,7 +109,8 @@ class TrainerActor:
         began = time.monotonic_ns()
         copied = snapshot(self.model)
         if weights == "ema":
-            copied = self._optimizer.averaged(copied)
+            with self._optimizer.at_work():
+                copied = self._optimizer.averaged(copied)
         told = self._ways[via].send(copied, self.version)
         return PublishReceipt(self.version, began, (time.monotonic_ns() - began) / 1e9), told
 
@@ -142,7 +143,8 @@ class TrainerActor:
             self._fill(data)
             batch = self.algorithm.prepare(data.trajectories)
             lag = self.version - data.trajectories.version[data.trajectories.exists]
-            metrics = self._passes(data, batch, step)
+            with self._optimizer.at_work():
+                metrics = self._passes(data, batch, step)
             empty = metrics.get("train/empty_steps", 0.0)
             if empty and not self._was_empty:  # once for several in a row
                 log.warning(
@@ -416,15 +418,17 @@ class TrainerActor:
         with sharding.gathered(self.model):
             if not cut or ranks.rank() == 0:
                 self.model.save(folder / "model")
-        tensors, numbers = self._optimizer.state()
-        state_files.write(folder, tensors, together=cut)
+        with self._optimizer.at_work():
+            tensors, numbers = self._optimizer.state()
+            state_files.write(folder, tensors, together=cut)
         return {"version": self.version, "optimizer": numbers, "algorithm": self.algorithm.state()}
 
     def load(self, folder: Path, numbers: Mapping[str, Any]) -> None:
         """Take back what :meth:`save` wrote, in place."""
         with sharding.gathered(self.model, write=True):
             self.model.load(folder / "model")
-        tensors = state_files.read(folder, self._optimizer.like)
-        self._optimizer.load_state(tensors, numbers["optimizer"])
+        with self._optimizer.at_work():
+            tensors = state_files.read(folder, self._optimizer.like)
+            self._optimizer.load_state(tensors, numbers["optimizer"])
         self.version = numbers["version"]
         self.algorithm.load_state(numbers["algorithm"])
