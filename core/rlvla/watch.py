@@ -26,20 +26,18 @@ class Watch:
     Args:
         min_stall_s: seconds before anything counts as a stall.
         first_call_s: allowance for the first call of each kind (simulators build scenes, kernels are compiled).
+        call_limit_s: of the simulators' own calls, which comes first: what it ends may be replaced; None: there is none.
     """
 
-    def __init__(self, min_stall_s: float = MIN_STALL_S, first_call_s: float = 600.0) -> None:
-        self.min_stall_s = min_stall_s
+    def __init__(
+        self, min_stall_s: float = MIN_STALL_S, first_call_s: float = 600.0, call_limit_s: float | None = None
+    ) -> None:
+        self.min_stall_s = min_stall_s if call_limit_s is None else max(min_stall_s, call_limit_s + _GRACE_S)
         self.first_call_s = first_call_s
         self._slowest: dict[str, float] = {}
         self._waiting: dict[int, tuple[str, float, str]] = {}
         self._next = 0
         self._excuses = 0
-
-    @staticmethod
-    def after(limit_s: float | None) -> float:
-        """Return seconds that are a stall where calls have a limit of their own: what is ended by that may be replaced."""
-        return MIN_STALL_S if limit_s is None else max(MIN_STALL_S, limit_s + _GRACE_S)
 
     @contextmanager
     def excused(self) -> Iterator[None]:
