@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests are imported by path (importlib), their helpers by name
 
 MakeDistribution = Callable[..., Path]
 

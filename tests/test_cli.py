@@ -287,14 +287,17 @@ def test_doctor_reports_a_simulator_that_cannot_start(
 
     code = """
         import rlvla
-        from rlvla.specs import Check
+        from rlvla.specs import ActionPart, Check, SimulatorSpec, TaskSpec
 
         @rlvla.config
         class Config:
             num_envs: int = 1
 
+        def describe(config):
+            return SimulatorSpec((), (), (ActionPart("push", 1),), 10.0, 5, (TaskSpec("push"),))
+
         plugin = rlvla.Plugin(
-            config=Config, target="rlvla_sick:Sick", describe=lambda config: config, doctor="rlvla_sick:look"
+            config=Config, target="rlvla_sick:Sick", describe=describe, doctor="rlvla_sick:look", drawing="buy a GPU"
         )
 
         class Sick:
@@ -312,7 +315,7 @@ def test_doctor_reports_a_simulator_that_cannot_start(
     assert not shown.ok
     assert "the assets are gone" in shown.found
     assert "FAIL" in doctor.line(shown)
-    assert "fix: " in doctor.line(shown)
+    assert "fix: buy a GPU; or pip install -U rlvla-sick" in doctor.line(shown)
 
 
 def test_png_is_a_picture(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Gymnasium on both sides."""
 
-import sys
 from pathlib import Path
 
+import gym_worlds
 import gymnasium
 import numpy as np
 import pytest
@@ -15,9 +15,6 @@ from rlvla.specs import Start
 from rlvla.testing import SimulatorConformance
 from rlvla.testing.fakes import FakeSimConfig
 from rlvla.testing.fakes.simulator import FakeSimulator
-
-sys.path.insert(0, str(Path(__file__).parent))
-import gym_worlds
 
 QUIET = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "device": "cpu", "threads": 1}
 

@@ -197,38 +197,45 @@ sys.path.insert(0, {folder!r})
 import test_imitation, test_trainer
 from rlvla.imitation import Teacher
 rank, world = int(sys.argv[1]), int(sys.argv[2])
-if world > 1:
-    dist.init_process_group("gloo", init_method="file://{store}", rank=rank, world_size=world)
-drawn, assembled = [], Teacher._assembled
+assembled = Teacher._assembled
 def keep(self, index_S, version):
     drawn.append(index_S.clone())
     return assembled(self, index_S, version)
 Teacher._assembled = keep
-if {beside}:
-    actor = test_trainer.trainer(demonstrations={demos!r}, imitation_weight=0.5, imitation_batch=9)
-    rows = range(6) if world == 1 else ([0, 1, 2, 3], [4, 5])[rank]
-    receipt = actor.train(test_trainer.feed(actor, rows), 0)
-else:
-    actor = test_imitation.trainer({demos!r}, learning_rate=1e-2)
-    for step in range(2):
-        receipt = actor.train([], step)
-saved = {{"weights": test_trainer.weights(actor), "metrics": receipt.metrics, "drawn": drawn}}
-torch.save(saved, "{store}." + str(world) + str(rank))
-if world > 1:
-    dist.destroy_process_group()
+for beside in (False, True):
+    store, drawn = "{place}/" + ("beside" if beside else "alone"), []
+    if world > 1:
+        dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
+    if beside:
+        actor = test_trainer.trainer(demonstrations={demos!r}, imitation_weight=0.5, imitation_batch=9)
+        rows = range(6) if world == 1 else ([0, 1, 2, 3], [4, 5])[rank]
+        receipt = actor.train(test_trainer.feed(actor, rows), 0)
+    else:
+        actor = test_imitation.trainer({demos!r}, learning_rate=1e-2)
+        for step in range(2):
+            receipt = actor.train([], step)
+    saved = {{"weights": test_trainer.weights(actor), "metrics": receipt.metrics, "drawn": drawn}}
+    torch.save(saved, store + "." + str(world) + str(rank))
+    if world > 1:
+        dist.destroy_process_group()
 """
 
 
-def on_ranks(folder, demos, *, beside):
-    """Return what one rank of one, and each of two, drew and learned."""
-    code = RANK.format(folder=str(Path(__file__).parent), store=folder / "store", demos=demos, beside=beside)
+@pytest.fixture(scope="module")
+def on_ranks(tmp_path_factory, demos):
+    """Return what one rank of one, and each of two, drew and learned: ``alone``, and ``beside`` RL."""
+    place = tmp_path_factory.mktemp("ranks")
+    code = RANK.format(folder=str(Path(__file__).parent), place=place, demos=demos)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen([sys.executable, "-c", code, str(rank), str(world)], env=environment)
         for rank, world in ((0, 1), (0, 2), (1, 2))
     ]
     assert [process.wait(100) for process in started] == [0, 0, 0]
-    return [torch.load(f"{folder}/store.{name}", weights_only=True) for name in ("10", "20", "21")]
+    return {
+        how: [torch.load(place / f"{how}.{name}", weights_only=True) for name in ("10", "20", "21")]
+        for how in ("alone", "beside")
+    }
 
 
 def agree(alone, both):
@@ -240,9 +247,9 @@ def agree(alone, both):
             assert one["metrics"][name] == pytest.approx(wanted, rel=1e-5, abs=1e-7), name
 
 
-def test_two_ranks_clone_what_one_does(tmp_path, demos):
+def test_two_ranks_clone_what_one_does(on_ranks):
     """They share each minibatch of the one, no sample twice; weights agree to 1e-6 after 8 optimizer steps."""
-    alone, *both = on_ranks(tmp_path, demos, beside=False)
+    alone, *both = on_ranks["alone"]
     for step in range(2):
         parts = [one["drawn"][step] for one in both]
         assert [len(part) for part in parts] == [32, 32]
@@ -251,9 +258,9 @@ def test_two_ranks_clone_what_one_does(tmp_path, demos):
     agree(alone, both)
 
 
-def test_two_ranks_imitate_beside_rl_as_one_does(tmp_path, demos):
+def test_two_ranks_imitate_beside_rl_as_one_does(on_ranks):
     """With an odd number of samples and unequal units."""
-    alone, *both = on_ranks(tmp_path, demos, beside=True)
+    alone, *both = on_ranks["beside"]
     for place, wanted in enumerate(alone["drawn"]):
         assert [len(one["drawn"][place]) for one in both] == [5, 4]
         assert torch.equal(torch.cat([one["drawn"][place] for one in both]).sort().values, wanted.sort().values)

@@ -108,20 +108,30 @@ assert torch.allclose(logp.grad[:, 0, 0], -batch["advantage"] / 5)
     run(installed, "-c", code)
 
 
-def test_they_train_together_and_resume_with_no_change_to_core(installed: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(installed: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train with each of the algorithms, in one process; returns the folder of the runs ``theirs`` and ``gipo``."""
+    place = tmp_path_factory.mktemp("runs")
     code = f"""
 import rlvla
-quiet = {{"directory": {str(tmp_path)!r}, "name": "theirs", "slots": 2, "device": "cpu", "threads": 1,
+quiet = {{"directory": {str(place)!r}, "steps": 2, "slots": 2, "device": "cpu", "threads": 1,
          "without": ["display", "tensorboard"]}}
-with rlvla.build(sim={{"use": "line-world", "num_envs": 4}}, model="tiny", algo={{"use": "reinforce", "window": 3, "minibatch_size": 8}},
-                 scheduler="sync", run={{**quiet, "steps": 2}}) as run:
+sim = {{"use": "line-world", "num_envs": 4}}
+with rlvla.build(sim=sim, model="tiny", algo={{"use": "reinforce", "window": 3, "minibatch_size": 8}},
+                 scheduler="sync", run={{**quiet, "name": "theirs"}}) as run:
     run.train()
-with rlvla.resume({str(tmp_path / "theirs")!r}, {{"run": {{"steps": 3}}}}) as run:
+with rlvla.resume({str(place / "theirs")!r}, {{"run": {{"steps": 3}}}}) as run:
     run.train()
     assert len(run.evaluate(episodes=4).episodes) == 4
+with rlvla.build(sim=sim, model="tiny", algo={{"use": "gipo", "window": 3}}, run={{**quiet, "name": "gipo"}}) as run:
+    run.train()
 """
     run(installed, "-c", code)
-    lines = [json.loads(line) for line in (tmp_path / "theirs" / "metrics.jsonl").read_text().splitlines()]
+    return place
+
+
+def test_they_train_together_and_resume_with_no_change_to_core(trained: Path) -> None:
+    lines = [json.loads(line) for line in (trained / "theirs" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "policy_version" in line] == [1, 2, 3]
 
 
@@ -131,16 +141,8 @@ def test_the_tutorials_algorithm_passes_its_own_tests(installed: dict[str, str])
     assert "failed" not in text
 
 
-def test_the_tutorials_algorithm_trains(installed: dict[str, str], tmp_path: Path) -> None:
-    code = f"""
-import rlvla
-with rlvla.build(sim={{"use": "line-world", "num_envs": 4}}, model="tiny", algo={{"use": "gipo", "window": 3}},
-                 run={{"directory": {str(tmp_path)!r}, "name": "gipo", "steps": 2, "slots": 2, "device": "cpu",
-                      "threads": 1, "without": ["display", "tensorboard"]}}) as run:
-    run.train()
-"""
-    run(installed, "-c", code)
-    last = json.loads((tmp_path / "gipo" / "metrics.jsonl").read_text().splitlines()[-1])
+def test_the_tutorials_algorithm_trains(trained: Path) -> None:
+    last = json.loads((trained / "gipo" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 < last["train/faded_fraction"] < 1
 
 

@@ -30,6 +30,11 @@ def test_a_call_that_takes_too_long_is_named():
         run_virtual(main())
 
 
+def test_what_ends_a_call_by_itself_comes_before_a_stall():
+    limits = (None, 20.0, 50.0, 120.0)
+    assert [Watch(call_limit_s=limit).min_stall_s for limit in limits] == [60.0, 60.0, 60.0, 130.0]
+
+
 def test_a_scheduler_that_waits_for_what_cannot_come_is_named():
     async def wait_for_nobody():
         await asyncio.Event().wait()

@@ -59,6 +59,17 @@ def test_a_start_that_fails_shows_the_workers_own_words():
     simulator.close()
 
 
+def test_a_start_that_takes_too_long_ends_within_the_limit_of_a_first_call():
+    one = fake(fault="hang_start")
+    spec = replace(one.plugin.describe(one.config), first_call_timeout_s=0.5)
+    simulator = SubprocessSimulator(
+        replace(one, plugin=replace(one.plugin, describe=lambda config: spec)), 1, 1, name="a"
+    )
+    with pytest.raises(WorkerDied, match=r"^a: .* was ended: its start took longer than 0.5 s .*first_call_timeout_s"):
+        simulator.wait_ready()
+    simulator.close()
+
+
 def test_an_error_that_was_meant_comes_without_traceback_and_the_worker_goes_on():
     with open_simulator(fake(), rows=1, horizon=1) as there:
         with pytest.raises(SimulatorError, match=r"^fake: .*no such start") as caught:

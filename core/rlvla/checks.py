@@ -90,6 +90,11 @@ def check(config: RunConfig) -> Specs:
     except ConfigError as error:
         problems += error.problems
         placed, way = _ONE_DEVICE, "reference"
+    if algo.critic_warmup >= config.run.steps:
+        problems.append(
+            f"algo.critic_warmup: got {algo.critic_warmup}, wanted fewer than run.steps ({config.run.steps}): the policy would "
+            "never be trained"
+        )
     if config.eval.tasks == ():
         problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
@@ -165,6 +170,11 @@ def _simulation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
             for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
             if wanted
         ]
+    if sim.first_call_timeout_s is not None and config.run.first_call_s <= sim.first_call_timeout_s:
+        found.append(
+            f"run.first_call_s: got {config.run.first_call_s:g}, wanted more than the {sim.first_call_timeout_s:g} s that "
+            f"{config.sim.name} gives a worker's first call: the run would end before"
+        )
     if config.run.sim_in_process and runs_apart(config.sim.plugin, config.sim.config):
         found.append(
             f"run.sim_in_process: {config.sim.name} runs in an environment of its own (rlvla simulators list): leave it out"

@@ -182,7 +182,8 @@ class RunOptions:
     half goes. 0: none is written."""
     first_call_s: Annotated[float, Gt(0)] = 600.0
     """Seconds that the first call of each kind (a simulator's start, a reset, a batch, a training step) may take before it
-    counts as a stall, since scenes are built and kernels compiled in it. Later ones: 60 s or ten times the slowest so far."""
+    counts as a stall, since scenes are built and kernels compiled in it. Later ones: 60 s (10 s more than a
+    limit that the simulator sets its calls, if that is longer) or ten times the slowest so far."""
     video_every: Annotated[int, Ge(0)] = 0
     """Every n-th training episode is recorded as video; 0: none."""
     without: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ class Engine:
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
-        self._watch = Watch(first_call_s=config.run.first_call_s)
+        self._watch = Watch(first_call_s=config.run.first_call_s, call_limit_s=specs.sim.call_timeout_s)
         times = self._timekeeper()
         self._evaluator = Evaluator(
             config, specs, directory, self._watch, self._open_eval_slots, lambda: self.simulator_versions, times

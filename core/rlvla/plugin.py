@@ -53,6 +53,11 @@ class Plugin(Generic[C, T]):
     """Module of hook implementations that listen when this plugin is chosen."""
     doctor: str | None = None
     """``"module:function"``, config to ``Check``s: what ``rlvla doctor`` looks at, run in a worker process."""
+    preflight: str | None = None
+    """Simulators only: ``"module:function"``, config to a list of what this machine lacks, by files and settings alone; asked
+    in the workers' interpreter before a run loads a model, so it takes a second at most. :mod:`rlvla.preflight`."""
+    drawing: str = ""
+    """Simulators only: what chooses or mends what draws its pictures, where ``rlvla doctor`` sees none."""
     environment: Environment | None = None
     """Simulators only: what the interpreter of its own consists of that its workers run in; None: they run in this one."""
     apart: Callable[[C], bool] | None = None

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
-from rlvla import checkpoint, configs, devices, environments, versions
+from rlvla import checkpoint, configs, devices, preflight, versions
 from rlvla.checks import Specs, check, check_demonstrations, fitted
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
@@ -229,10 +229,11 @@ class Run:
 
     def plan(self) -> str:
         """Say what the run will cost, after a short trial of each part."""
-        from rlvla.plan import cost_line
-
         self._until(None)
-        return cost_line(self._started())
+        engine = self._started()
+        from rlvla.plan import cost_line  # torch, which nobody waits for before what is missing is known
+
+        return cost_line(engine)
 
     def profile(self, repeats: int = 10) -> Profile:
         """Measure what the parts of the run take on this machine, each while nothing else runs.
@@ -304,10 +305,11 @@ class Run:
     def _started(self, simulators: bool = True) -> Engine:
         if self._closed:
             raise ConfigError(f"{self.directory}: this run is closed; go on with rlvla.resume({str(self.directory)!r})")
+        if self._engine is None:
+            self._check_environment()
         if simulators:
             self._claim()
         if self._engine is None:
-            self._check_environment()
             self.directory.mkdir(parents=True, exist_ok=True)
             if self._resume_from is None and checkpoint.steps(self.directory):
                 raise ConfigError(
@@ -329,10 +331,10 @@ class Run:
         return self._engine
 
     def _check_environment(self) -> None:
-        """Look for the simulator's own environment, if it needs one, before a model's weights are loaded."""
+        """Look for what the simulator needs on this machine before a model's weights are loaded."""
         options = self.config.run
-        if options.runtime == "local" and options.sim_python is None and self.specs.algo.unit != "demonstration":
-            environments.interpreter(self.config.sim.plugin, self.config.sim.config)
+        if options.runtime == "local" and self.specs.algo.unit != "demonstration":
+            preflight.check(self.config.sim, options.sim_python)
 
     def _claim(self) -> None:
         """Make sure that no other process trains in the run's folder."""

@@ -247,6 +247,8 @@ class AlgorithmSpec:
     """Takes NaN for these, in a training step of one optimizer step: then they are what ``evaluate`` gives there, and no pass
     over the samples comes before it."""
     entropy_bonus: bool = False
+    critic_warmup: int = 0
+    """Training steps at a run's start whose loss says nothing of the policy."""
     value_learning_rate_scale: float = 1.0
     """What the learning rate is multiplied by for ``Model.value_head``."""
     bootstrap_terminated: bool = False

@@ -16,6 +16,8 @@ from rlvla.errors import StallError
 R = TypeVar("R")
 MIN_STALL_S = 60.0
 SLOWEST_FACTOR = 10.0
+_GRACE_S = 10.0
+"""For a worker that was too late to say where it was, and to end."""
 
 
 class Watch:
@@ -24,10 +26,13 @@ class Watch:
     Args:
         min_stall_s: seconds before anything counts as a stall.
         first_call_s: allowance for the first call of each kind (simulators build scenes, kernels are compiled).
+        call_limit_s: of the simulators' own calls, which comes first: what it ends may be replaced; None: there is none.
     """
 
-    def __init__(self, min_stall_s: float = MIN_STALL_S, first_call_s: float = 600.0) -> None:
-        self.min_stall_s = min_stall_s
+    def __init__(
+        self, min_stall_s: float = MIN_STALL_S, first_call_s: float = 600.0, call_limit_s: float | None = None
+    ) -> None:
+        self.min_stall_s = min_stall_s if call_limit_s is None else max(min_stall_s, call_limit_s + _GRACE_S)
         self.first_call_s = first_call_s
         self._slowest: dict[str, float] = {}
         self._waiting: dict[int, tuple[str, float, str]] = {}

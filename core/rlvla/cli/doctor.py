@@ -264,8 +264,8 @@ def picture(choice: Choice, python: str | None, timeout: float, pictures: Path) 
     except (SimulatorError, ConfigError) as error:
         late = time.perf_counter() - began >= timeout
         text = f"none after {timeout:.0f} s" if late else str(error)
-        fix = "`pip install -U` its distribution, or another renderer: MUJOCO_GL=egl or MUJOCO_GL=osmesa"
-        yield Check(name, False, text, "render on the CPU: MUJOCO_GL=osmesa" if late else fix)
+        update = f"pip install -U {choice.plugin.distribution or choice.name}"
+        yield Check(name, False, text, _drawing(choice) if late else f"{_drawing(choice)}; or {update}")
         return
     seconds = time.perf_counter() - began
     for camera in cameras:
@@ -274,8 +274,13 @@ def picture(choice: Choice, python: str | None, timeout: float, pictures: Path) 
         write_png(file, image)
         deviation = float(image.std())
         found = f"camera {camera}, {image.shape[1]}x{image.shape[0]}, deviation {deviation:.1f} grey levels, {seconds:.1f} s"
-        fix = f"it shows nothing (wanted more than {MIN_DEVIATION:.0f}): try MUJOCO_GL=osmesa, or another EGL device"
+        fix = f"it shows nothing (wanted more than {MIN_DEVIATION:.0f}): {_drawing(choice)}"
         yield Check(name, deviation > MIN_DEVIATION, found, fix, picture=str(file))
+
+
+def _drawing(choice: Choice) -> str:
+    """Return what to do about pictures that do not come or show nothing."""
+    return choice.plugin.drawing or f"look at what draws: the README of {choice.plugin.distribution or choice.name}"
 
 
 def _observe(choice: Choice, python: str | None, timeout: float) -> tuple[Observation, list[str]]:

@@ -15,10 +15,12 @@ from rlvla.memory import available_gib
 from rlvla.mujoco_warp.start import mjw, wp
 
 _WORK = 2.0
-"""What the solver and the collision driver take while they run is about as much as what is kept."""
+"""What the solver takes while it runs is about as much as what is kept."""
+_PROGRAMS = 2
+"""That look for contacts (an env step, a settling), each a graph with memory of its own."""
 _PIXEL_BYTES = 4 + 8
 """Of a picture in the renderer (colour), and of the tensor that it becomes."""
-_FIXED = 256 * 2**20
+_FIXED = 512 * 2**20
 """Compiled kernels, graphs, and what the context takes."""
 
 
@@ -49,7 +51,8 @@ def room_for(
         one, three = (
             _bytes(mjw.put_data(model, data, n, nconmax=contacts, njmax=constraints, nccdmax=contacts)) for n in (1, 3)
         )
-    of_world = int(_WORK * (three - one) / 2) + _PIXEL_BYTES * pixels
+    of_contacts = _PROGRAMS * contacts * _contact_bytes(model.opt.ccd_iterations)
+    of_world = int(_WORK * (three - one) / 2) + of_contacts + _PIXEL_BYTES * pixels
     free = _free(device) if free is None else free
     needed = _FIXED + count * of_world
     if needed > free:
@@ -59,6 +62,15 @@ def room_for(
             f"{most} fit at most (fewer environments, smaller pictures, or lower contact limits)"
         )
     return Room(needed, free)
+
+
+def _contact_bytes(iterations: int) -> int:
+    """Return what the search for one contact of convex shapes works with.
+
+    Source: mujoco_warp 4.0.0, ``collision_convex.py``: vertices, faces and horizon of the expanding polytope.
+    """
+    vertices, faces, horizon = 10 + 2 * iterations, 6 + 5 * iterations, 24
+    return 16 * vertices + 20 * faces + 4 * horizon
 
 
 def _bytes(value: Any) -> int:

@@ -76,6 +76,7 @@ class SubprocessSimulator:
         finally:
             theirs.close()
         self._link = ours
+        self._choice = choice
         target = choice.plugin.target
         kind = type(choice.config)
         hello = {
@@ -108,9 +109,10 @@ class SubprocessSimulator:
 
         Raises:
             SimulatorError: it could not start; the worker's own error comes first.
+            WorkerDied: it ended on the way, or had to be ended: it took longer than the first call may.
         """
         if not self._ready:
-            message, _, fd = self._receive()
+            message, _, fd = self._receive_within(self._choice.describe().first_call_timeout_s, "start")
             assert fd is not None, "ready came without the shared file"
             self.spec = read_one(SimulatorSpec, message["spec"])
             self._versions = message["versions"]
@@ -217,13 +219,7 @@ class SubprocessSimulator:
     ) -> tuple[dict[str, Any], list[np.ndarray]]:
         self._send(message, arrays)
         limit = self.spec.call_timeout_s if self._called else self.spec.first_call_timeout_s
-        self._link.settimeout(limit)
-        try:
-            answer, out, _ = self._receive()
-        except TimeoutError:
-            raise self._late(message["op"], limit) from None
-        finally:
-            self._link.settimeout(None)
+        answer, out, _ = self._receive_within(limit, message["op"])
         self._called = True
         self.seconds, self.cpu_seconds = answer["seconds"], answer["cpu_seconds"]
         self.peak_bytes = answer["peak_bytes"]
@@ -234,6 +230,15 @@ class SubprocessSimulator:
             protocol.send(self._link, message, arrays)
         except OSError as error:
             raise self._died() from error
+
+    def _receive_within(self, limit: float | None, call: str) -> tuple[dict[str, Any], list[np.ndarray], int | None]:
+        self._link.settimeout(limit)
+        try:
+            return self._receive()
+        except TimeoutError:
+            raise self._late(call, limit) from None
+        finally:
+            self._link.settimeout(None)
 
     def _receive(self) -> tuple[dict[str, Any], list[np.ndarray], int | None]:
         try:
@@ -257,8 +262,9 @@ class SubprocessSimulator:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)
         self.kill()
-        which = "call" if self._called else "first call"
-        return self._died(f"was ended: its {which} {call!r} took longer than {limit:g} s; see the simulator's timeouts")
+        which, option = ("call", "call_timeout_s") if self._called else ("first call", "first_call_timeout_s")
+        what = f"its {which} {call!r}" if self._ready else "its start"
+        return self._died(f"was ended: {what} took longer than {limit:g} s (the simulator's {option})")
 
     def _died(self, how: str = "") -> WorkerDied:
         with contextlib.suppress(subprocess.TimeoutExpired):

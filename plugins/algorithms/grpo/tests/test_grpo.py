@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -292,6 +293,27 @@ def test_problems_are_named_at_once() -> None:
         describe(GrpoConfig(group_size=1, success_low=0.9, success_high=0.1, refill_budget=0.5))
     named = [problem.split(":")[0] for problem in caught.value.problems]
     assert named == ["algo.group_size", "algo.refill_budget", "algo.success_low"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"refill_budget": 5.0},
+            r"refill_budget: got 5, but no group is replaced \(filter 'refill', success rates from 0 to 1",
+        ),
+        ({"refill_budget": 5.0, "success_low": 0.1, "filter": "mask"}, r"no group is replaced \(filter 'mask'"),
+        ({"refill_budget": 5.0, "success_low": 0.1, "filter": "drop"}, r"no group is replaced \(filter 'drop'"),
+        (
+            {"unbiased_std": False, "advantage": "mean"},
+            "unbiased_std: got False, but advantage 'mean' divides by no group's",
+        ),
+        ({"unbiased_std": False, "advantage": "reinforce++"}, "unbiased_std"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        describe(GrpoConfig(**settings))
 
 
 def test_the_spec_says_what_is_needed() -> None:

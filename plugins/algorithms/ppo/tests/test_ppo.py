@@ -12,6 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlvla import configs
+from rlvla.checks import check
 from rlvla.errors import ConfigError
 from rlvla.rl import quantiles
 from rlvla.testing import random_trajectories
@@ -586,3 +588,17 @@ def test_two_ranks_prepare_what_one_does(aggregation: str, monkeypatch: pytest.M
         torch.testing.assert_close(torch.cat([batch[name] for batch, _ in parts]), whole[name])
     for name, x in by.items():
         torch.testing.assert_close(sum(one[name] for _, one in parts), x)
+
+
+def test_a_warmup_of_the_whole_run_is_refused() -> None:
+    def run_of(steps: int) -> configs.RunConfig:
+        algo = {"use": "ppo", "critic_warmup": 3}
+        return configs.read(
+            {"sim": "fake", "model": "fake", "algo": algo, "scheduler": "sync", "run": {"steps": steps}}
+        )
+
+    check(run_of(4))
+    with pytest.raises(
+        ConfigError, match=r"algo\.critic_warmup: got 3, wanted fewer than run\.steps \(3\): the policy would"
+    ):
+        check(run_of(3))

@@ -64,6 +64,13 @@ def test_a_robots_missing_files_are_named(root: Path) -> None:
     assert "assets/embodiments/piper/config.yml" in problem(root, embodiment=("piper", "piper"))
 
 
+def test_a_robot_with_one_arm_needs_another_one(root: Path) -> None:
+    config = root / "assets/embodiments/aloha-agilex/config.yml"
+    config.write_text("urdf_path: ./arms.urdf\ndual_arm: false\n")
+    assert "embodiment: aloha-agilex has one arm (its config.yml); wanted a two-armed robot, or two" in problem(root)
+    assert assets.problems(RoboTwinConfig(assets=str(root), embodiment=("aloha-agilex", "aloha-agilex"))) == []
+
+
 def test_the_folder_assets_itself_is_not_the_root(root: Path) -> None:
     assert f"is the folder assets/ itself; wanted the one it lies in: {root}" in problem(root / "assets")
 

@@ -99,6 +99,14 @@ def test_notes_say_what_a_reader_of_results_should_know() -> None:
         ({"crazy_random_light_rate": 0.1}, "changes nothing without random_light"),
         ({"clean_background_rate": 0.1}, "changes nothing without random_background or cluttered_table"),
         ({"relative_reward": True}, "changes nothing where success ends the episode"),
+        ({"embodiment_distance": 0.5}, "embodiment_distance: changes nothing with one two-armed robot"),
+        ({"textures": "seen"}, "textures: changes nothing without random_background: true"),
+        ({"cameras": ("head",), "wrist_cameras": "L515"}, "wrist_cameras: changes nothing without a wrist's camera"),
+        ({"cameras": ("left_wrist",), "head_camera": "L515"}, "head_camera: changes nothing without the camera 'head'"),
+        (
+            {"cameras": ("left_wrist",), "random_head_camera_dis": 0.1},
+            "random_head_camera_dis: changes nothing without the camera 'head'",
+        ),
         ({"seeds_path": "/no/seeds.json"}, "seeds_path: /no/seeds.json: no such file"),
     ],
 )
@@ -115,7 +123,7 @@ def test_all_problems_come_at_once() -> None:
 
 
 def test_one_robot_on_each_side_is_fine() -> None:
-    describe(RoboTwinConfig(embodiment=("piper", "piper")))
+    describe(RoboTwinConfig(embodiment=("piper", "piper"), embodiment_distance=0.5))
 
 
 # ---- seeds ----------------------------------------------------------------------------------------------------------
@@ -175,13 +183,19 @@ def test_running_in_this_process_is_refused() -> None:
         check(run_of(sim={"num_envs": 8}, run={"sim_in_process": True}))
 
 
+def test_a_run_does_not_end_before_the_limit_of_a_first_call() -> None:
+    check(run_of(sim={"num_envs": 8, "first_call_timeout_s": 80}, run={"first_call_s": 90}))
+    with pytest.raises(ConfigError, match="run.first_call_s: got 90, wanted more than the 540 s that robotwin gives"):
+        check(run_of(sim={"num_envs": 8}, run={"first_call_s": 90}))
+
+
 def test_a_missing_environment_ends_a_run_before_a_model_is_loaded(tmp_path: Path) -> None:
     code = """
 import sys
 from rlvla import cli
 words = ["train", "--sim", "robotwin", "--model", "tiny", "--algo", "grpo", "--scheduler", "sync", "--run.directory", sys.argv[1]]
 assert cli.main([*words, "--sim.num-envs", "8"]) == 1
-assert "rlvla.engine" not in sys.modules
+assert not {"rlvla.engine", "torch"} & set(sys.modules)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],

@@ -87,6 +87,7 @@ def test_drivers_are_the_users_then_the_unpacked_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("VK_ICD_FILENAMES", "/no/icd.json")
     with pytest.raises(SimulatorError, match=r"VK_ICD_FILENAMES=/no/icd.json: no such file /no/icd.json"):
         vulkan.set_environment()
+    assert any("VK_ICD_FILENAMES=/no/icd.json" in one for one in startup.problems(RoboTwinConfig()))
 
 
 def test_doctor_stops_at_settings_that_cannot_work() -> None:

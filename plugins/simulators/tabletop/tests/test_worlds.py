@@ -92,12 +92,12 @@ def test_limits_that_are_too_small_say_what_is_needed(caplog):
 
 def test_worlds_beyond_memory_say_how_many_fit():
     with pytest.raises(SimulatorError, match="1000 worlds take about .* GiB on cpu, where .* are free") as caught:
-        made(1000, free_bytes=300 * 2**20)
+        made(1000, free_bytes=600 * 2**20)
     most = int(str(caught.value).partition("are free: ")[2].split()[0])
     assert 10 < most < 1000
-    assert made(most, free_bytes=300 * 2**20).count == most
+    assert made(most, free_bytes=600 * 2**20).count == most
     with pytest.raises(SimulatorError, match=f"{most} fit at most"):
-        made(most + 1, free_bytes=300 * 2**20)
+        made(most + 1, free_bytes=600 * 2**20)
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -67,11 +67,18 @@ def describe(config: GrpoConfig) -> AlgorithmSpec:
             f"{config.group_size} have success rates in steps of 1/{config.group_size}, and none lies there: no group would "
             "be kept; widen them"
         )
+    refills = config.filter == "refill" and (config.success_low, config.success_high) != (0, 1)
+    if not refills and config.refill_budget != GrpoConfig().refill_budget:
+        found.append(
+            f"algo.refill_budget: got {config.refill_budget:g}, but no group is replaced (filter {config.filter!r}, success "
+            f"rates from {config.success_low:g} to {config.success_high:g}): leave it out, or filter with 'refill' and bounds"
+        )
+    if config.advantage != "std" and not config.unbiased_std:
+        found.append(
+            f"algo.unbiased_std: got False, but advantage {config.advantage!r} divides by no group's deviation: leave it out, "
+            "or take 'std'"
+        )
     options.refuse(found)
-    budget, refills = (
-        config.refill_budget,
-        config.filter == "refill" and (config.success_low, config.success_high) != (0, 1),
-    )
     return AlgorithmSpec(
         unit="group",
         credit_level="chunk",
@@ -86,7 +93,7 @@ def describe(config: GrpoConfig) -> AlgorithmSpec:
         proximal=options.proximal_of(config),
         proximal_at_first_visit=options.first_visit_suffices(config),
         entropy_bonus=config.entropy_weight > 0,
-        refill_budget=budget if refills else None,
+        refill_budget=config.refill_budget if refills else None,
     )
 
 

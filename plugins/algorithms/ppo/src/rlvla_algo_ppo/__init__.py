@@ -79,6 +79,7 @@ def describe(config: PpoConfig) -> AlgorithmSpec:
         proximal=options.proximal_of(config),
         proximal_at_first_visit=options.first_visit_suffices(config),
         entropy_bonus=config.entropy_weight > 0,
+        critic_warmup=config.critic_warmup,
         value_learning_rate_scale=config.value_learning_rate_scale,
     )
 

@@ -233,4 +233,5 @@ plugin: rlvla.Plugin[ManiSkillConfig, ManiSkillSimulator] = rlvla.Plugin(
     target="rlvla_sim_maniskill.simulator:ManiSkillSimulator",
     describe=describe,
     doctor="rlvla_sim_maniskill.doctor:checks",
+    drawing="name another Vulkan driver's manifest in VK_ICD_FILENAMES, or draw on the CPU: --sim.renderer cpu",
 )

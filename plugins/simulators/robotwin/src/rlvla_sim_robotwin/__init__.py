@@ -138,7 +138,25 @@ def _problems(config: RoboTwinConfig) -> list[str]:
         found.append("clean_background_rate: changes nothing without random_background or cluttered_table")
     if config.relative_reward and not config.ignore_terminations:
         found.append("relative_reward: changes nothing where success ends the episode: set ignore_terminations: true")
-    return found
+    return found + _idle(config)
+
+
+def _idle(config: RoboTwinConfig) -> list[str]:
+    """Name options that are set and change nothing beside the others."""
+    head, wrists = "head" in config.cameras, any(name != "head" for name in config.cameras)
+    used = {
+        "embodiment_distance": (len(config.embodiment) == 2, "with one two-armed robot"),
+        "head_camera": (head, "without the camera 'head'"),
+        "random_head_camera_dis": (head, "without the camera 'head'"),
+        "wrist_cameras": (wrists, "without a wrist's camera"),
+        "textures": (config.random_background, "without random_background: true"),
+    }
+    default = RoboTwinConfig()
+    return [
+        f"{name}: changes nothing {why}"
+        for name, (changes, why) in used.items()
+        if not changes and getattr(config, name) != getattr(default, name)
+    ]
 
 
 def _size(config: RoboTwinConfig, camera: str) -> tuple[int, int]:
@@ -213,5 +231,7 @@ plugin: rlvla.Plugin[RoboTwinConfig, RoboTwinSimulator] = rlvla.Plugin(
     target="rlvla_sim_robotwin.simulator:RoboTwinSimulator",
     describe=describe,
     doctor="rlvla_sim_robotwin.doctor:checks",
+    preflight="rlvla_sim_robotwin.startup:problems",
+    drawing="name a Vulkan driver's manifest that SAPIEN draws with in VK_ICD_FILENAMES; where none can trace rays: --sim.shader default",
     environment=ENVIRONMENT,
 )

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from rlvla_sim_robotwin import RoboTwinConfig
@@ -54,9 +55,16 @@ def problems(config: RoboTwinConfig) -> list[str]:
     if missing := list(_missing(config, place)):
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
         said.append(_not_found(f"at {place}, missing: {shown}"))
-    if wrong := _revision(place):
-        said.append(wrong)
+    said += filter(None, (_one_armed(config, place), _revision(place)))
     return said
+
+
+def _one_armed(config: RoboTwinConfig, place: Path) -> str:
+    """Say that the only robot has one arm."""
+    (name, *others) = config.embodiment
+    if others or (_settings(embodiment_folder(place, name)) or {}).get("dual_arm", True):
+        return ""
+    return f"embodiment: {name} has one arm (its config.yml); wanted a two-armed robot, or two: ({name!r}, {name!r})"
 
 
 def _not_found(why: str) -> str:
@@ -98,13 +106,8 @@ def _missing_of_robot(folder: Path, label: str) -> Iterator[str]:
         if not (folder / name).is_file():
             yield f"{label}/{name}"
     if (folder / "config.yml").is_file():
-        import yaml
-
-        try:
-            told = yaml.safe_load((folder / "config.yml").read_text())
-        except (yaml.YAMLError, ValueError):
-            told = None
-        if not isinstance(told, dict):
+        told = _settings(folder)
+        if told is None:
             yield f"{label}/config.yml (damaged: no YAML mapping)"
             return
         for option in ("urdf_path", "srdf_path"):
@@ -115,6 +118,17 @@ def _missing_of_robot(folder: Path, label: str) -> Iterator[str]:
                 yield f"{label}/{Path(str(path))}"
             elif _is_damaged(folder / str(path)):
                 yield f"{label}/{Path(str(path))} (damaged)"
+
+
+def _settings(folder: Path) -> dict[str, Any] | None:
+    """Return what a robot's config.yml says; None: it is missing or damaged."""
+    import yaml
+
+    try:
+        told = yaml.safe_load((folder / "config.yml").read_text())
+    except (OSError, yaml.YAMLError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _missing_of_object(folder: Path, label: str) -> Iterator[str]:

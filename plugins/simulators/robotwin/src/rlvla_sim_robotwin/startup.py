@@ -70,7 +70,7 @@ def _has_curobo() -> bool:
 
 def problems(config: RoboTwinConfig) -> list[str]:
     """Return all that would keep an episode from starting, without importing the runtime."""
-    said = package_problems() + assets.problems(config) + planner_problems(config)
+    said = package_problems() + assets.problems(config) + planner_problems(config) + vulkan.problems()
     if config.shader == "ray-tracing" and vulkan.software():
         said.append(vulkan.NO_RAY_TRACING)
     return said

@@ -28,20 +28,32 @@ def cpu_manifest() -> Path | None:
     return path if path.is_file() else None
 
 
+def problems() -> list[str]:
+    """Say that the user's variable names a file that is not there."""
+    name, value = _named()
+    missing = [one for one in value.split(os.pathsep) if one and not Path(one).is_file()]
+    if not missing:
+        return []
+    return [f"{name}={value}: no such file {', '.join(missing)}; wanted a Vulkan driver's manifest, or unset it"]
+
+
+def _named() -> tuple[str, str]:
+    """Return the variable that chooses the driver and its value; empty: none is set."""
+    return next(((name, value) for name in VARIABLES if (value := os.environ.get(name))), ("", ""))
+
+
 def set_environment() -> str:
     """Point SAPIEN to a driver, where the user has not; returns its manifest, or an empty string for the system's own.
 
     Raises:
         SimulatorError: the user's variable names a file that is not there.
     """
-    for name in VARIABLES:
-        if value := os.environ.get(name):
-            if missing := [one for one in value.split(os.pathsep) if one and not Path(one).is_file()]:
-                raise SimulatorError(
-                    f"{name}={value}: no such file {', '.join(missing)}; wanted a Vulkan driver's manifest, or unset it"
-                )
-            os.environ["VK_ICD_FILENAMES"] = value
-            return value
+    if said := problems():
+        raise SimulatorError(said[0])
+    _, value = _named()
+    if value:
+        os.environ["VK_ICD_FILENAMES"] = value
+        return value
     if visible_gpus() or (own := cpu_manifest()) is None:
         return ""
     os.environ["VK_ICD_FILENAMES"] = str(own)

@@ -100,4 +100,5 @@ plugin: rlvla.Plugin[TabletopConfig, Simulator] = rlvla.Plugin(
     describe=describe,
     environment=ENVIRONMENT,
     apart=backends.runs_apart,
+    drawing="choose another renderer: MUJOCO_GL=osmesa draws on the CPU, MUJOCO_EGL_DEVICE_ID names another GPU",
 )
