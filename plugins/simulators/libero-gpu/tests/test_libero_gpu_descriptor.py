@@ -64,7 +64,9 @@ def test_its_environment_lies_over_this_interpreter() -> None:
     assert plugin.environment is not None and plugin.environment.over
     assert plugin.environment.packages["gpu"] == packages.REQUIREMENTS
     wanted = environments.requirements(plugin, "gpu")
-    assert not [one for one in wanted if one.startswith("rlvla-sim-libero")]  # it is below, and would bring mujoco 3.3.7
+    assert not [
+        one for one in wanted if one.startswith("rlvla-sim-libero")
+    ]  # it is below, and would bring mujoco 3.3.7
 
 
 @pytest.mark.skipif(bool(packages.missing()), reason="needs the packages of the extra gpu")
