@@ -40,6 +40,9 @@ GRIPPER_SPEED = 0.01
 _FLOOR = 1e-12
 """Smallest pivot of a factorisation; those of LIBERO's arm are above 1e-4 away from singular poses."""
 
+_BLOCK = 32
+"""Threads of a block: worlds are few and these kernels long, so they are spread over multiprocessors."""
+
 vec7 = wp.types.vector(7, float)
 vec6 = wp.types.vector(6, float)
 mat67 = wp.types.matrix((6, 7), float)
@@ -373,6 +376,7 @@ class Controller:
             inputs=[self._frozen, self._held, *where, *physics],
             outputs=read,
             device=self._device,
+            block_dim=_BLOCK,
         )
         if substep == 0:
             wp.launch(
@@ -381,6 +385,7 @@ class Controller:
                 inputs=[self._frozen, self._action, has["pos"], has["mat"]],
                 outputs=[has["goal_pos"], has["goal_mat"]],
                 device=self._device,
+                block_dim=_BLOCK,
             )
         wp.launch(
             drive_arm,
@@ -388,6 +393,7 @@ class Controller:
             inputs=[self._frozen, self._held, *arm, *read, *wanted, data.qfrc_bias],
             outputs=[data.ctrl],
             device=self._device,
+            block_dim=_BLOCK,
         )
         wp.launch(
             drive_gripper,
@@ -395,4 +401,5 @@ class Controller:
             inputs=[self._frozen, self._action, self._gripper_at, self._middle, self._reach],
             outputs=[has["gripper"], data.ctrl],
             device=self._device,
+            block_dim=_BLOCK,
         )
