@@ -3,8 +3,9 @@
     python benchmarks/libero_gpu.py                                          # on a GPU: 256, 64 and 1024 worlds
     python benchmarks/libero_gpu.py --device cpu --worlds 2 --chunks 1       # shows that it works; its figures mean nothing
 
-Chunks of 8 random actions, two pictures once a chunk, controller and success included. Every result is printed as soon as
-it stands and the file is written again after each, so a run that is cut off leaves what it has.
+Chunks of 8 random actions, two pictures once a chunk, controller and success included; then ``libero`` with a process a core
+(under the mujoco that is here), and how many times as fast each number of worlds is. Every result is printed as soon as it stands
+and the file is written again after each, so a run that is cut off leaves what it has.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import libero_sim
 import numpy as np
 import torch
 
+from rlvla.devices import usable_cores
 from rlvla_sim_libero import startup
 from rlvla_sim_libero.tasks import SUITES
 
@@ -48,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--starts", type=int, default=4, help="different starts, drawn on the CPU")
     made.add_argument("--contacts", type=int, default=200, help="room for contacts of a world on average")
     made.add_argument("--constraints", type=int, default=600, help="room for constraint rows of a world")
+    made.add_argument("--cpu-seconds", type=float, default=8.0, help="of the CPU backend; 0: not measured")
     made.add_argument("--device", default="cuda")
     made.add_argument("--output", type=Path, default=RESULT)
     return made
@@ -74,6 +78,14 @@ def main() -> None:
     say(start_ms=result["start_ms"])
     for count in args.worlds:
         result[f"{count} worlds"] = measured(args, scene, begun, count)
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    if args.cpu_seconds:
+        cpu = libero_sim.throughput(args.suite, args.task, usable_cores(), 1, args.cpu_seconds, stock=False)
+        result["cpu backend"] = cpu
+        for count in args.worlds:
+            one = result[f"{count} worlds"]
+            one["times_the_cpu_backend"] = round(one["env_steps_per_s"] / cpu["env_steps_per_second"], 2)
+            say(worlds=count, times_the_cpu_backend=one["times_the_cpu_backend"])
         args.output.write_text(json.dumps(result, indent=1) + "\n")
     say(written=str(args.output))
 
@@ -125,7 +137,14 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
         told["ms"]["reset of all worlds"] = ms(timed(args, lambda number: reset()))
         told["ms"]["reset of one world"] = ms(timed(args, lambda number: batch.begin([0], begun[:1])))
         say(worlds=count, ms=told["ms"])
-        told["ms"]["env step of physics alone"] = ms(timed_physics(args, batch))
+        data = batch.worlds.data
+        parts: dict[str, Callable[[], Any]] = {
+            "physics": lambda: [mjw.step(batch.worlds.model, data) for _ in range(SUBSTEPS)],
+            "controller": lambda: [batch.controller.launch(data, number) for number in range(SUBSTEPS)],
+            "success": batch._judge,
+        }
+        for name, play in parts.items():
+            told["ms"][f"{name} of an env step"] = ms(timed_program(args, batch, play))
     seen = batch.worlds.seen()
     told |= {
         "contacts_seen": seen.contacts,
@@ -141,15 +160,9 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
     return told
 
 
-def timed_physics(args: argparse.Namespace, batch: Batch) -> float:
-    """Return the seconds of 25 substeps under constant control: no controller, nothing kept, nothing judged."""
-    worlds = batch.worlds
-
-    def play() -> None:
-        for _ in range(SUBSTEPS):
-            mjw.step(worlds.model, worlds.data)
-
-    program = worlds.program(play)
+def timed_program(args: argparse.Namespace, batch: Batch, play: Callable[[], Any]) -> float:
+    """Return the seconds of launches by themselves, under the controls that are there."""
+    program = batch.worlds.program(play)
     program()
     return timed(args, lambda number: program())
 
