@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import configparser
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {path.parent.name: path.parent for path in ROOT.glob("plugins/*/*/src/*/__init__.py")}
@@ -27,11 +29,26 @@ def test_the_core_knows_no_plugin() -> None:
     assert not found
 
 
+def required(name: str) -> set[str]:
+    """Return the packages of distributions that a plugin's manifest requires: one may lie over another (decision 084)."""
+    manifest = configparser.ConfigParser()
+    manifest.read(PACKAGES[name].parents[1] / "setup.cfg")
+    lines = manifest["options"]["install_requires"].split("\n")
+    return {Requirement(line).name.replace("-", "_") for line in lines if line}
+
+
 @pytest.mark.parametrize("name", sorted(PACKAGES))
 def test_a_plugin_knows_no_other_plugin(name: str) -> None:
-    others = set(PACKAGES) - {name}
+    """But one that its manifest requires."""
+    others = set(PACKAGES) - {name} - required(name)
     found = [one for one in imported(PACKAGES[name]) if one[1].partition(".")[0] in others]
     assert not found
+
+
+def test_only_libero_on_the_gpu_lies_over_another_plugin() -> None:
+    assert {name: over for name in PACKAGES if (over := required(name) & set(PACKAGES))} == {
+        "rlvla_sim_libero_gpu": {"rlvla_sim_libero"}
+    }
 
 
 @pytest.mark.parametrize("name", sorted(name for name in PACKAGES if not name.startswith("rlvla_sched")))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from rlvla.cli import tiny as command
+from rlvla import tiny_command
 from rlvla_model_openvla_oft import tiny
 
-main = partial(command.main, "rlvla_model_openvla_oft", tiny.write)
+main = partial(tiny_command.main, "rlvla_model_openvla_oft", tiny.write)
 
 if __name__ == "__main__":
     sys.exit(main())
