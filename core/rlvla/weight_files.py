@@ -56,6 +56,11 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{file} cannot be read safely: {type(error).__name__}: {error}; wanted a file of tensors alone, as a state_dict"
         ) from error
+    if strange := next((name for name, one in found.items() if not isinstance(one, Tensor)), None):
+        raise CheckpointError(
+            f"{file}: {strange!r} is a {type(found[strange]).__name__}, wanted tensors alone, as a state_dict: save "
+            "module.state_dict() itself, not a mapping that holds it"
+        )
     bad = [name for name, tensor in found.items() if not _is_finite(tensor)]
     if bad:
         raise CheckpointError(

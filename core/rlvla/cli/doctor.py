@@ -39,6 +39,7 @@ def main(words: Sequence[str]) -> int:
     words, settings = words[:at], words[at:]
     parser = argparse.ArgumentParser(
         prog="rlvla doctor",
+        allow_abbrev=False,  # --sim is no --sim-python
         description="Check this machine and its simulators.",
         epilog="Settings of the named simulators go last: rlvla doctor libero --sim.suite libero_10",
     )

@@ -20,6 +20,7 @@ from rlvla.networks.linear import without_adapters
 from rlvla.specs import ActionPart, Camera, StatePart
 from rlvla_model_gr00t import tiny
 from rlvla_model_gr00t.files import LM_HEAD, is_embodied
+from rlvla_model_gr00t.header import TOKENIZER
 
 SHARD = "model-00001-of-00002.safetensors"
 
@@ -61,6 +62,19 @@ def test_an_untrained_export_is_the_checkpoint_bit_for_bit(checkpoint, tmp_path)
     assert json.loads((tmp_path / "out/config.json").read_text()) == json.loads(
         (checkpoint / "config.json").read_text()
     )
+
+
+def test_an_export_takes_a_tokenizer_of_the_folder_along(checkpoint, tmp_path):
+    copied, out = tmp_path / "own", tmp_path / "out"
+    shutil.copytree(checkpoint, copied)
+    for name in TOKENIZER:
+        if (copied / "eagle" / name).is_file():
+            (copied / "eagle" / name).rename(copied / name)
+    model, seen = worlds.make(copied, dtype="bf16"), worlds.observation(2)
+    model.export(out)
+    assert model.header.tokenizer(None) == copied and worlds.make(out).header.tokenizer(None) == out
+    again = worlds.make(out, dtype="bf16")
+    assert torch.equal(worlds.act(again, seen).actions, worlds.act(model, seen).actions)
 
 
 def test_training_changes_one_row_of_a_file_and_the_others_stay(checkpoint, tmp_path):

@@ -381,6 +381,15 @@ def test_a_head_file_that_holds_objects_is_not_unpickled(copy):
         worlds.make(copy, head="l1")
 
 
+@pytest.mark.parametrize("value", [{"weight": torch.zeros(2)}, 7], ids=["nested", "number"])
+def test_a_head_file_that_holds_no_state_dict(copy, value):
+    torch.save({"state": value}, copy / "action_head--9_checkpoint.pt")
+    with pytest.raises(
+        CheckpointError, match=rf"9_checkpoint\.pt: 'state' is a {type(value).__name__}, wanted tensors alone"
+    ):
+        worlds.make(copy, head="l1")
+
+
 def test_settings_of_llama_that_are_not_llama_2s(copy):
     config = json.loads((copy / "config.json").read_text())
     change(copy / "config.json", text_config={**config["text_config"], "num_key_value_heads": 2})

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rlvla.weight_files import write_tensors
-from rlvla_model_gr00t.header import METADATA, Header
+from rlvla_model_gr00t.header import METADATA, TOKENIZER, Header
 
 HEADS = "rlvla_heads.safetensors"
 ADAPTER = "adapter_model.safetensors"
@@ -93,7 +93,7 @@ def write_headers(
     Args:
         folder: made where it is not there.
         header: of that checkpoint.
-        base: its name, where the folder is not to hold the backbone; None: it is, and the Eagle files are copied too.
+        base: its name, where the folder is not to hold the backbone; None: it is, and tokenizer and Eagle files are copied too.
         base_files: what tells its weights from others.
     """
     source = header.base or header
@@ -104,6 +104,9 @@ def write_headers(
         config = {**source.config, "rlvla_base": base, "rlvla_base_files": dict(base_files or {})}
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     (folder / METADATA).write_text(json.dumps(dict(header.metadata), indent=1))
+    for name in TOKENIZER if base is None else ():
+        if (source.folder / name).is_file():
+            shutil.copyfile(source.folder / name, folder / name)
     if base is None and (source.folder / "eagle").is_dir():
         shutil.copytree(source.folder / "eagle", folder / "eagle", dirs_exist_ok=True)
     elif (source.folder / "eagle/config.json").is_file():  # sizes of the backbone

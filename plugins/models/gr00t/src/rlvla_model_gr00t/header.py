@@ -29,6 +29,8 @@ from rlvla.checkpoint_header import (
 )
 from rlvla.errors import CheckpointError, ConfigError
 
+TOKENIZER = ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json")
+"""Files of a tokenizer: the first, or all others."""
 METADATA = "experiment_cfg/metadata.json"
 EMBODIMENTS: Mapping[str, Mapping[str, int]] = {
     "nvidia": {"new_embodiment": 31, "agibot_genie1": 26, "gr1": 24, "oxe_droid": 17},
@@ -411,9 +413,8 @@ class Header:
         if configured is not None:
             folders = [located(configured)]
         for folder in folders:
-            if (folder / "tokenizer.json").is_file() or all(
-                (folder / name).is_file() for name in ("vocab.json", "merges.txt", "added_tokens.json")
-            ):
+            whole, *parts = TOKENIZER
+            if (folder / whole).is_file() or all((folder / name).is_file() for name in parts):
                 return folder
         raise CheckpointError(
             f"model.tokenizer_path: got {configured!r}, and found no tokenizer in {', '.join(map(str, folders))}. GR00T "

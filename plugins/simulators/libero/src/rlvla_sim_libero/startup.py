@@ -39,7 +39,7 @@ CHANGED_BY_MUJOCO = (
     (
         "3.12.0",
         SUITES["libero_spatial"][5],
-        "from 3.12.0 on the bowl of libero_spatial task 5 tips off its ramekin (51 degrees)",
+        "from 3.12.0 on the bowl of libero_spatial task 5 tips off its ramekin (69 degrees)",
     ),
     ("3.12.0", SUITES["libero_10"][4], "from 3.12.0 on the red mug of libero_10 task 4 rolls over by 79 degrees"),
     (
