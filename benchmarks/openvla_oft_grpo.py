@@ -36,6 +36,8 @@ def recipe(_scheduler: str, place: Path, options: argparse.Namespace) -> dict[st
         "algo": {"groups_per_step": 4, "minibatch_size": 512, "success_low": 0.0, "success_high": 1.0},
         "train": {"micro_batch": options.micro_batch},
     }
+    if options.rollout == "fp8":
+        change["algo"]["proximal"] = "recompute"
     if options.tiny:
         change["sim"] = {"use": "fake", "num_envs": 4, "max_episode_steps": 16}
         change["algo"] |= {"group_size": 2, "groups_per_step": 2, "minibatch_size": 8}

@@ -108,6 +108,11 @@ def check(config: RunConfig) -> Specs:
             f"scheduler: {config.scheduler.name} trains on units up to {scheduler.max_staleness} versions old, "
             f"{config.algo.name} takes {algo.max_staleness} at most: lower the scheduler's staleness"
         )
+    if not model.acts_as_trained and algo.proximal == "stale":
+        problems.append(
+            f"algo.proximal: got 'stale', which takes the log-probs of fresh chunks from acting, and {config.model.name} acts by "
+            "other products than it trains by: wanted 'recompute', or model.rollout 'same'"
+        )
     specs = Specs(
         sim=sim,
         model=model,

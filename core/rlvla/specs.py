@@ -201,6 +201,9 @@ class ModelSpec:
     """Levels at which it can have a value head; empty: none."""
     entropy: bool = True
     """Its entropy depends on the weights, so an entropy bonus means something."""
+    acts_as_trained: bool = True
+    """At equal weights, log-probs of acting are those of training but for rounding. False (products in FP8 while acting): an
+    algorithm that clips around the policy of the training step must evaluate fresh chunks again too."""
     imitation: bool = False
     """``replay_of`` gives the log-probs of demonstrated actions."""
     start: str | None = None

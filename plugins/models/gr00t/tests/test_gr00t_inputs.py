@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import gr00t_worlds as worlds
 import numpy as np
 import pytest
@@ -157,6 +160,26 @@ def test_a_tokenizer_of_other_weights_is_refused(checkpoint, tmp_path):
         CheckpointError, match=r"added_tokens\.json is damaged.*\n.*: got 'last', wanted a valid integer"
     ):
         worlds.make(other)
+
+
+def test_a_tokenizer_without_a_special_token_is_refused(checkpoint, tmp_path):
+    """Its prompt would be other tokens than those that the weights were trained with."""
+    other = shutil.copytree(checkpoint / "eagle", tmp_path / "eagle")
+    added = json.loads((other / "added_tokens.json").read_text())
+    renamed = {{"<|im_start|>": "<|start|>", "<img>": "<image>"}.get(text, text): one for text, one in added.items()}
+    (other / "added_tokens.json").write_text(json.dumps(renamed))
+    with pytest.raises(
+        CheckpointError, match=r"eagle is not the tokenizer.*<\|im_start\|>, <img> must be one token each"
+    ):
+        worlds.make(checkpoint, tokenizer_path=str(other))
+
+
+def test_a_token_beyond_the_embeddings_is_refused(checkpoint, tmp_path):
+    other = shutil.copytree(checkpoint / "eagle", tmp_path / "eagle")
+    vocabulary = json.loads((other / "vocab.json").read_text())
+    (other / "vocab.json").write_text(json.dumps({**vocabulary, "Ċ": 5000}))  # an end of a line
+    with pytest.raises(CheckpointError, match=r"the id 5000, and they have embeddings for 0 to \d+"):
+        worlds.make(checkpoint, tokenizer_path=str(other))
 
 
 # ---- states and actions -----------------------------------------------------------------------------------------------

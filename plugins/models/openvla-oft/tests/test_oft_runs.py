@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -104,6 +105,18 @@ def test_a_resumed_run_is_the_uninterrupted_one(line, tmp_path):
         found.append(weights_of(run))
     assert all(torch.equal(found[0][name], found[2][name]) for name in found[0])
     assert not all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_acting_by_other_products_wants_log_probs_evaluated_again(line, tmp_path):
+    """Ratios at equal weights are 1 then; else they are what FP8 makes of them."""
+    with pytest.raises(
+        ConfigError, match=r"algo\.proximal: got 'stale'.*openvla-oft acts by other products.*'recompute'"
+    ):
+        build(line, tmp_path, rollout="fp8")
+    with build(line, tmp_path, algo={**PPO, "proximal": "recompute"}, rollout="fp8") as run:
+        run.train(steps=1)
+    (step,) = [json.loads(text) for text in (tmp_path / "run/metrics.jsonl").read_text().splitlines()][:1]
+    assert step["train/ratio"] == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_run_without_anything_to_train_says_so(line, tmp_path):

@@ -24,6 +24,8 @@ BEFORE = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start
 PICTURE = "<image {}><img>{}</img>"
 PIECE = "<IMG_CONTEXT>"
 AFTER = "{}<|im_end|>\n<|im_start|>assistant\n"
+_SPECIAL = ("<|im_start|>", "<|im_end|>", "<img>", "</img>")
+"""Beside ``PIECE``: texts that must be one token each, as they were when the weights were trained."""
 PAD = 0
 FIXED_WIDTH = 570
 """What published RL code pads sequences to: two pictures and a text of some 40 tokens."""
@@ -97,10 +99,16 @@ class Prompts:
         expected: Sequence[str] = (),
     ) -> None:
         self._tokenizer, self._form, self._width = read_tokenizer(tokenizer), form, width
+        self._folder, self._rows = tokenizer, header.qwen.vocab_size
         piece = self._tokenizer.token_to_id(PIECE)
         if piece != header.image_token:
             raise CheckpointError(
                 f"{tokenizer} is not the tokenizer of these weights: {PIECE} is {piece}, wanted {header.image_token}"
+            )
+        if cut := [text for text in _SPECIAL if len(self._encoded(text)) != 1]:
+            raise CheckpointError(
+                f"{tokenizer} is not the tokenizer of these weights: {', '.join(cut)} must be one token each; take the Eagle "
+                "processor's added_tokens.json"
             )
         pictures = "".join(PICTURE.format(number, PIECE * header.siglip.tokens) for number in range(1, cameras + 1))
         self._prefix = self._encoded(BEFORE + pictures)
@@ -120,7 +128,15 @@ class Prompts:
         return len(self._prefix)
 
     def _encoded(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        if beyond := [
+            (one, token) for one, token in zip(encoding.ids, encoding.tokens, strict=True) if one >= self._rows
+        ]:
+            raise CheckpointError(
+                f"{self._folder} is not the tokenizer of these weights: it gives {beyond[0][1]!r} the id {beyond[0][0]}, and "
+                f"they have embeddings for 0 to {self._rows - 1}"
+            )
+        return list(encoding.ids)
 
     def _whole(self, instruction: str) -> list[int]:
         if instruction not in self._known:

@@ -108,7 +108,7 @@ class OpenVlaOftConfig:
     picture at full size); only while nothing in them is trained."""
     rollout: Literal["same", "fp8"] = "same"
     """Products of Llama's layers while acting. FP8 costs a quantised copy (6.5 GB) and differs from what training computes
-    (see ``train/generator_gap``); ``algo.proximal: recompute`` centres ratios on training's own log-probs."""
+    (see ``train/generator_gap``), so it needs ``algo.proximal: recompute``, which centres ratios on training's own log-probs."""
     fuse: bool = True
     """On a GPU, compile the element-wise parts (norms, rotary positions, SwiGLU); costs half a minute at the start."""
     graphs: bool = True
@@ -165,6 +165,7 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         state=config.proprio,
         action_dim=action_dim,
         entropy=config.head == "tokens" or config.gaussian == "learned",
+        acts_as_trained=config.rollout == "same",
         cost=_LORA_OF_7B if config.tune == "lora" and config.decoding == "parallel" else None,
     )
 
