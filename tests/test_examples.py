@@ -64,7 +64,7 @@ def test_a_recipe_of_openvla_oft_fits_a_checkpoint(file, tmp_path):
 def test_a_recipe_of_gr00t_fits_a_checkpoint(file, tmp_path):
     tiny = pytest.importorskip("rlvla_model_gr00t.tiny")
     recipe = configs.read_file(file)
-    pytest.importorskip(f"rlvla_sim_{recipe['sim']['use']}")
+    pytest.importorskip(f"rlvla_sim_{recipe['sim']['use'].replace('-', '_')}")
     tags, cameras = (recipe["model"]["embodiment_tag"], "other"), len(recipe["model"]["cameras"])
     tiny.write(tmp_path, tags=tags, cameras=cameras, weights=False)
     config = configs.read(overridden(recipe, {"model": {"path": str(tmp_path), "tokenizer_path": None}}))
