@@ -111,7 +111,10 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
     say(worlds=count, **told)
     rows = list(range(count))
     with batch.worlds.turn():
-        reset = lambda: batch.begin(rows, [begun[row % len(begun)] for row in rows])  # noqa: E731
+
+        def reset() -> None:
+            batch.begin(rows, [begun[row % len(begun)] for row in rows])
+
         reset()
         action = torch.as_tensor(
             np.random.default_rng(0).uniform(-1, 1, (args.chunks, CHUNK, count, 7)).astype(np.float32),

@@ -111,7 +111,7 @@ def check(config: RunConfig) -> Specs:
     if not model.acts_as_trained and algo.proximal == "stale":
         problems.append(
             f"algo.proximal: got 'stale', which takes the log-probs of fresh chunks from acting, and {config.model.name} acts by "
-            "other products than it trains by: wanted 'recompute', or model.rollout 'same'"
+            "other products than it trains by: wanted 'recompute', or a model that acts as it trains"
         )
     specs = Specs(
         sim=sim,
