@@ -282,7 +282,7 @@ def flops(header: Header, tokens: int, cameras: int, steps: int) -> dict[str, fl
 def floors(model: Gr00tModel, options: argparse.Namespace) -> dict[str, Any]:
     """Return the machine's rates and what they allow at best, milliseconds a chunk."""
     header, width = model.header, model.prompts._width or 0
-    parts = flops(header, width, options.cameras, model.config.denoising_steps)
+    parts = flops(header, width, options.cameras, model.network.layout.steps)
     one_step = parts.pop("one_step")
     rows, side = options.batches[-1], 8192 if DEVICE.type == "cuda" else 256
     patches, words = rows * options.cameras * header.siglip.tokens, rows * width
