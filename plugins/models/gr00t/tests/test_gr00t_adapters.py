@@ -75,7 +75,10 @@ def test_options_that_say_otherwise_are_refused_before_weights_are_read(trained,
     ("options", "words"),
     [
         ({"lora_rank": 17}, r"got 17, wanted at most 16, which is what a layer 'k_proj' has of inputs or outputs"),
-        ({"lora_rank": 25, "lora_targets": ("fc1",), "tune_vision": True}, r"got 25, wanted at most 24, .* a layer 'fc1'"),
+        (
+            {"lora_rank": 25, "lora_targets": ("fc1",), "tune_vision": True},
+            r"got 25, wanted at most 24, .* a layer 'fc1'",
+        ),
         ({"lora_targets": ("fc1",)}, r"got fc1, wanted some of .*q_proj.* need model\.tune_vision"),
         ({"lora_targets": ("bias",), "tune_vision": True}, r"got bias, wanted some of 0, .*fc1"),
     ],

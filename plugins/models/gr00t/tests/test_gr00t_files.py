@@ -699,6 +699,7 @@ def test_fields_that_ask_for_another_network_are_refused(copy, path, value, want
     [
         (f"{DIFFUSION}.cross_attention_dim", 64, "cross_attention_dim is backbone_embedding_dim"),
         ("action_dim", 7, "action_dim is action_head_cfg's"),
+        ("action_head_cfg.max_action_dim", 24, "max_action_dim is action_dim"),
         ("action_horizon", 8, "action_horizon is action_head_cfg's"),
         ("eagle_config.force_image_size", 56, "force_image_size is vision_config's image_size"),
     ],
@@ -707,6 +708,24 @@ def test_sizes_that_are_said_twice_agree(copy, path, value, words):
     put(copy / "config.json", path, value)
     with pytest.raises(CheckpointError, match=rf"sizes do not go together, wanted: {words}"):
         described(copy)
+
+
+def sizes(data, path=""):
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from sizes(value, f"{path}{name}.")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield f"{path}{name}"
+
+
+def test_sizes_that_nothing_can_have_are_refused_by_name(copy):
+    config = (copy / "config.json").read_text()
+    others = {"hidden_size", "eagle_config.image_token_index"}  # nothing reads the one, the other is no size
+    for path in set(sizes(json.loads(config))) - others:
+        put(copy / "config.json", path, 2**62)
+        with pytest.raises(CheckpointError, match=rf"config\.json.*\n?.*{path}: got 4611686018427387904"):
+            described(copy)
+        (copy / "config.json").write_text(config)
 
 
 def test_denoising_steps_and_norms_are_the_checkpoints(copy, checkpoint):

@@ -132,6 +132,33 @@ def test_an_entropy_bonus_without_a_learned_deviation_is_refused(line, tmp_path)
         build(line, tmp_path, algo={**PPO, "entropy_weight": 0.01})
 
 
+GRPO = {"use": "grpo", "group_size": 2, "groups_per_step": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"algo": GRPO, "detach_critic": True},
+            "detach_critic: got True, .* without a value head, which grpo asks for",
+        ),
+        (
+            {"gripper_binary": False},
+            "gripper_binary: got False, which changes nothing without a gripper, which fake has",
+        ),
+        ({"gripper_closes_at": "high"}, "gripper_closes_at: got 'high', .* without a gripper"),
+        ({"gripper_range": (-1.0, 1.0)}, r"gripper_range: got \(-1\.0, 1\.0\), .* without a gripper"),
+        (
+            {"rotation": "euler_xyz"},
+            "rotation: got 'euler_xyz', which changes nothing without a rotation delta, which fake",
+        ),
+    ],
+)
+def test_options_for_what_algorithm_or_robot_have_not_are_refused(line, tmp_path, options, words):
+    with pytest.raises(ConfigError, match=rf"model\.{words}"):
+        build(line, tmp_path, **options)
+
+
 def test_commands(line, tmp_path, capsys):
     assert command(["tiny", str(tmp_path / "small")]) == 0
     assert (tmp_path / "small/model.safetensors.index.json").is_file()

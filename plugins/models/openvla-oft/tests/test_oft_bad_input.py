@@ -11,6 +11,7 @@ import pytest
 
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla_model_openvla_oft.header import LlamaShape
 
 INDEX = "model.safetensors.index.json"
 STATISTICS = "dataset_statistics.json"
@@ -120,6 +121,22 @@ def test_statistics_that_no_training_wrote(copy, path, value, words):
     put(copy / STATISTICS, f"reach_no_noops.{path}", value)
     with pytest.raises((CheckpointError, ConfigError), match=rf"(?s)dataset_statistics\.json.*{words}|{words}.*json"):
         described(copy)
+
+
+def test_sizes_that_nothing_can_have_are_refused_by_name(copy):
+    config = (copy / "config.json").read_text()
+    data = json.loads(config)
+    paths = ["pad_token_id", "pad_to_multiple_of", *(f"text_config.{name}" for name in vars(LlamaShape()))]
+    paths += [f"rlvla_towers.{name}.{size}" for name, tower in data["rlvla_towers"].items() for size in tower]
+    for path in {*paths} - {"text_config.rms_norm_eps", "text_config.rope_theta"}:
+        put(copy / "config.json", path, 2**62)
+        with pytest.raises(CheckpointError, match=rf"(?s)config\.json.*{path}: got 4611686018427387904"):
+            described(copy)
+        (copy / "config.json").write_text(config)
+    for side in (4200, 2**62):
+        put(copy / "config.json", "image_sizes", [side, side])
+        with pytest.raises(CheckpointError, match=rf"image_sizes\.0: got {side}, wanted less than or equal to 4096"):
+            described(copy)
 
 
 def test_a_data_set_that_is_a_list(copy):

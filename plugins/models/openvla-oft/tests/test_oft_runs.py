@@ -128,6 +128,24 @@ def test_a_run_without_anything_to_train_says_so(line, tmp_path):
         run.train()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"gripper_binary": False},
+            "gripper_binary: got False, which changes nothing without a gripper, which fake has",
+        ),
+        (
+            {"rotation": "euler_xyz"},
+            "rotation: got 'euler_xyz', which changes nothing without a rotation delta, which fake",
+        ),
+    ],
+)
+def test_options_for_what_the_robot_has_not_are_refused(line, tmp_path, options, words):
+    with pytest.raises(ConfigError, match=rf"model\.{words}"):
+        build(line, tmp_path, **options)
+
+
 def test_commands(line, tmp_path, capsys):
     assert command(["tiny", str(tmp_path / "small")]) == 0
     assert (tmp_path / "small/model.safetensors.index.json").is_file()

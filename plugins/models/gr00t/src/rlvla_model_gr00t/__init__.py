@@ -17,7 +17,7 @@ from rlvla import lora
 from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located, settled
-from rlvla.specs import ModelCost, ModelSpec, Role
+from rlvla.specs import ACTION_OPTIONS, ModelCost, ModelSpec, Role
 from rlvla_model_gr00t.header import Embodiment, Header, Normalisation, read_header, row_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Gr00tConfig:
     padding: Literal["fixed", "masked"] = "fixed"
     """``fixed``: sequences are padded to ``pad_to``, and the head looks at the padding too, as checkpoints were tuned.
     ``masked``: it does not; another policy than a checkpoint that was tuned with padding."""
-    pad_to: Annotated[int, Ge(16)] | None = None
+    pad_to: Annotated[int, Ge(16), Le(40960)] | None = None
     """Tokens of a sequence. None: 570 where padding is ``fixed``; where it is ``masked``, the longest that the simulator's
     tasks ask for, rounded up to a multiple of 8. Longer instructions than a simulator tells of are refused, or with
     ``masked`` and None widen their batches, in which bf16 log-probs then differ a little (2 %) between acting and training."""
@@ -175,6 +175,7 @@ def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
         state=config.state == "given",
         action_dim=actions,
         entropy=config.noise == "reinflow",
+        options_for={"values": ("detach_critic",), **ACTION_OPTIONS},
         cost=_HEAD_OF_3B if config.tune == "head" and config.keep_features else None,
     )
 

@@ -184,6 +184,7 @@ class _Context(AttentionShape):
 class _Head(HeadShape):
     """``action_head_cfg``."""
 
+    max_action_dim: Size | None = None
     diffusion_model_cfg: _Diffusion = _Diffusion()
     vl_self_attention_cfg: _Context = _Context()
 
@@ -561,28 +562,41 @@ def _check_version(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_sizes(header: Header, found: _Config, eagle: _Eagle) -> None:
-    head, qwen, siglip = header.head, header.qwen, header.siglip
-    said = found.action_head_cfg.diffusion_model_cfg.cross_attention_dim
-    wrong = {
-        "cross_attention_dim is backbone_embedding_dim": said in (None, head.backbone_embedding_dim),
-        "action_dim is action_head_cfg's": found.action_dim in (None, head.action_dim),
-        "action_horizon is action_head_cfg's": found.action_horizon in (None, head.action_horizon),
-        "force_image_size is vision_config's image_size": eagle.force_image_size in (None, siglip.image_size),
-        "vl_self_attention_cfg is as wide as backbone_embedding_dim": head.context.width == head.backbone_embedding_dim,
-        "backbone_embedding_dim is the language model's hidden_size": head.backbone_embedding_dim == qwen.hidden_size,
-        "diffusion_model_cfg is as wide as input_embedding_dim": head.diffusion.width == head.input_embedding_dim,
-        "diffusion_model_cfg's output_dim is hidden_size": head.diffusion.output_dim == head.hidden_size,
-        "image_size is a multiple of patch_size": siglip.image_size % siglip.patch_size == 0,
-        "vision_config's hidden_size is a multiple of its heads": siglip.hidden_size % siglip.num_attention_heads == 0,
-        "text_config's heads are a multiple of num_key_value_heads": qwen.num_attention_heads % qwen.num_key_value_heads
-        == 0,
-        "head_dim is even": qwen.head_dim % 2 == 0,
-        "image_token_index is below vocab_size": header.image_token < qwen.vocab_size,
-        "input_embedding_dim is even": head.input_embedding_dim % 2 == 0,
-        "max_seq_len is action_horizon or more": head.max_seq_len >= head.action_horizon,
+    head, qwen, siglip, written = header.head, header.qwen, header.siglip, found.action_head_cfg
+    equal = {
+        "action_dim is action_head_cfg's": (found.action_dim, head.action_dim),
+        "max_action_dim is action_dim": (written.max_action_dim, head.action_dim),
+        "action_horizon is action_head_cfg's": (found.action_horizon, head.action_horizon),
+        "cross_attention_dim is backbone_embedding_dim": (
+            written.diffusion_model_cfg.cross_attention_dim,
+            head.backbone_embedding_dim,
+        ),
+        "vl_self_attention_cfg is as wide as backbone_embedding_dim": (head.context.width, head.backbone_embedding_dim),
+        "backbone_embedding_dim is the language model's hidden_size": (head.backbone_embedding_dim, qwen.hidden_size),
+        "diffusion_model_cfg is as wide as input_embedding_dim": (head.diffusion.width, head.input_embedding_dim),
+        "diffusion_model_cfg's output_dim is hidden_size": (head.diffusion.output_dim, head.hidden_size),
+        "force_image_size is vision_config's image_size": (eagle.force_image_size, siglip.image_size),
     }
-    if broken := [rule for rule, holds in wrong.items() if not holds]:
-        raise CheckpointError(f"{header.folder}: sizes do not go together, wanted: {'; '.join(broken)}")
+    multiples = {
+        "image_size is a multiple of patch_size": (siglip.image_size, siglip.patch_size),
+        "vision_config's hidden_size is a multiple of its heads": (siglip.hidden_size, siglip.num_attention_heads),
+        "text_config's heads are a multiple of num_key_value_heads": (
+            qwen.num_attention_heads,
+            qwen.num_key_value_heads,
+        ),
+        "head_dim is even": (qwen.head_dim, 2),
+        "input_embedding_dim is even": (head.input_embedding_dim, 2),
+    }
+    below = {
+        "image_token_index is below vocab_size": (header.image_token, qwen.vocab_size),
+        "max_seq_len is action_horizon or more": (head.action_horizon, head.max_seq_len + 1),
+    }
+    broken = [(rule, *pair) for rule, pair in equal.items() if pair[0] not in (None, pair[1])]
+    broken += [(rule, *pair) for rule, pair in multiples.items() if pair[0] % pair[1]]
+    broken += [(rule, *pair) for rule, pair in below.items() if pair[0] >= pair[1]]
+    if broken:
+        lines = [f"{rule} (got {one} and {other})" for rule, one, other in broken]
+        raise CheckpointError(f"{header.folder}/config.json: sizes do not go together, wanted: {'; '.join(lines)}")
 
 
 def _turned(first: Sequence[float], second: Sequence[float], kind: Normalisation) -> list[int]:

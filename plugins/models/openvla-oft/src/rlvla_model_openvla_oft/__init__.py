@@ -16,7 +16,7 @@ from rlvla import lora
 from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located, settled
-from rlvla.specs import ModelCost, ModelSpec, Role
+from rlvla.specs import ACTION_OPTIONS, ModelCost, ModelSpec, Role
 from rlvla_model_openvla_oft.header import PATCH, Header, read_header
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class OpenVlaOftConfig:
     """Of the token distribution, in acting and training alike. openvla-oft: 1, else 1.6."""
     top_k: Annotated[int, Ge(1), Le(256)] | None = None
     """Sample from the most likely tokens alone; which they were is kept, and log-probs are within them."""
-    prompt_tokens: Annotated[int, Ge(8)] | None = None
+    prompt_tokens: Annotated[int, Ge(8), Le(4096)] | None = None
     """Pad every prompt to this many tokens, so that shapes and bits do not depend on who shares a batch; None: not at
     all where those of a batch are of equal length, else to the longest (and to a multiple of 8)."""
     action_unit: Literal["normalised", "si"] = "normalised"
@@ -163,6 +163,7 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         action_dim=action_dim,
         entropy=config.head == "tokens" or config.gaussian == "learned",
         acts_as_trained=config.rollout == "same",
+        options_for=ACTION_OPTIONS,
         cost=_LORA_OF_7B if config.tune == "lora" and config.decoding == "parallel" else None,
     )
 
