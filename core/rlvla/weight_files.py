@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +19,8 @@ from rlvla.checkpoint_header import INDEX, missing
 from rlvla.errors import CheckpointError
 
 SHARD_BYTES = 5 * 10**9
+DTYPES: Mapping[Literal["bf16", "fp32"], torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
+"""By the names that options have for them."""
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 _KINDS = ", ".join(str(one).removeprefix("torch.") for one in _DTYPES)
 
@@ -167,6 +170,21 @@ def _listed(names: Iterable[str]) -> str:
     kinds = Counter(re.sub(r"\.\d+\.", ".*.", name) for name in names)
     shown = [f"{kind} ({count}x)" if count > 1 else kind for kind, count in sorted(kinds.items())]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more kinds" if shown[12:] else "")
+
+
+def as_stored(
+    weights: Mapping[str, Tensor], stored: Mapping[str, torch.dtype], dtype: Literal["bf16", "fp32"] | None
+) -> dict[str, Tensor]:
+    """Return weights as an export holds them.
+
+    Args:
+        weights: by public name.
+        stored: dtypes in the files that they came from; those that are in none stay as they are.
+        dtype: of all instead; None: those.
+    """
+    if dtype is not None:
+        return {name: one.to(DTYPES[dtype]) for name, one in weights.items()}
+    return {name: one.to(stored.get(name, one.dtype)) for name, one in weights.items()}
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:

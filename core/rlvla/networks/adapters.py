@@ -128,7 +128,7 @@ def layers(names: Iterable[str]) -> list[str]:
 
 @torch.no_grad()
 def merged(network: nn.Module) -> dict[str, Tensor]:
-    """Return the weights under public names with each adapter added to its layer, in fp32 and then the layer's dtype."""
+    """Return the weights under public names; those of layers with an adapter in fp32, the adapter added."""
     found: dict[str, Tensor] = {}
     for name, tensor in network.state_dict().items():
         if ".lora_" not in name:
@@ -136,6 +136,5 @@ def merged(network: nn.Module) -> dict[str, Tensor]:
     for name, module in network.named_modules():
         if hasattr(module, "base_layer"):
             delta: Tensor = module.get_delta_weight(ADAPTER)
-            weight = module.base_layer.weight
-            found[f"{name}.weight"] = (weight.float() + delta.float()).to(weight.dtype)
+            found[f"{name}.weight"] = module.base_layer.weight.float() + delta.float()
     return found

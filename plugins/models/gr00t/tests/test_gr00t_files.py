@@ -66,6 +66,47 @@ def test_an_untrained_export_is_the_checkpoint_bit_for_bit(checkpoint, tmp_path)
     )
 
 
+def trained(checkpoint, **options):
+    """Return a model whose weights moved by less than bf16 can tell."""
+    model = worlds.make(checkpoint, **options)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.0001)
+    return model
+
+
+def widen(folder: Path, prefix: str) -> None:
+    """Store some weights in fp32."""
+    for file in sorted(folder.glob("model*.safetensors")):
+        rewrite(file, **{name: one.float() for name, one in load_file(file).items() if name.startswith(prefix)})
+
+
+def test_an_export_keeps_the_dtype_of_each_public_weight(copy, tmp_path):
+    widen(copy, "action_head.")
+    model, seen = trained(copy), worlds.observation(3)
+    model.export(tmp_path / "out")
+    before, after = stored(copy), stored(tmp_path / "out")
+    assert {name: one.dtype for name, one in after.items()} == {name: one.dtype for name, one in before.items()}
+    wanted, found = (worlds.act(one, seen) for one in (model, worlds.make(tmp_path / "out")))
+    assert torch.equal(found.actions, wanted.actions)
+    assert torch.equal(found.logp, wanted.logp)
+    assert torch.equal(found.value, wanted.value)
+
+
+def test_an_export_rounds_nothing_when_fp32_is_asked_for(checkpoint, tmp_path):
+    model, seen = trained(checkpoint), worlds.observation(3)
+    model.save(tmp_path / "run")
+    again = worlds.make(tmp_path / "run")  # its public weights are the base's, not the run's
+    for number, one in enumerate((model, again)):
+        one.export(tmp_path / f"exact{number}", "fp32")
+        one.export(tmp_path / f"kept{number}")
+        exact, kept = (worlds.make(tmp_path / f"{name}{number}") for name in ("exact", "kept"))
+        assert torch.equal(worlds.act(exact, seen).logp, worlds.act(model, seen).logp)
+        assert not torch.equal(worlds.act(kept, seen).logp, worlds.act(model, seen).logp)
+        assert {one.dtype for one in stored(tmp_path / f"exact{number}").values()} == {torch.float32}
+        assert {one.dtype for one in stored(tmp_path / f"kept{number}").values()} == {torch.bfloat16}
+
+
 def test_an_export_takes_a_tokenizer_of_the_folder_along(checkpoint, tmp_path):
     copied, out = tmp_path / "own", tmp_path / "out"
     shutil.copytree(checkpoint, copied)

@@ -159,6 +159,15 @@ def test_options_for_what_algorithm_or_robot_have_not_are_refused(line, tmp_path
         build(line, tmp_path, **options)
 
 
+def test_a_saved_model_without_its_config_is_not_evaluated(line, tmp_path, capsys):
+    with build(line, tmp_path, run={"steps": 1}, tune="lora", lora_rank=4) as run:
+        run.train()
+    (folder,) = (tmp_path / "run/checkpoints").glob("step_*/model")
+    (folder / "config.json").unlink()
+    assert cli.main(["eval", str(tmp_path / "run"), "--eval.episodes", "2"]) == 2
+    assert "model holds no config.json" in capsys.readouterr().err
+
+
 def test_commands(line, tmp_path, capsys):
     assert command(["tiny", str(tmp_path / "small")]) == 0
     assert (tmp_path / "small/model.safetensors.index.json").is_file()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig
@@ -97,13 +97,17 @@ class Gr00tModel(CheckpointModel):
     def _read(self, generator: torch.Generator) -> None:
         """Take all weights: the backbone's in ``config.dtype``, the head's in fp32."""
         network, header, base = self.network, self.header, self.header.whole
-        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[self.config.dtype]
+        dtype = weight_files.DTYPES[self.config.dtype]
         network.dtype, network.fuse = dtype, self.config.fuse
         if base.random_seed is not None:
             draw_(network, dtype, base.random_seed)
             found: dict[str, Tensor] = {}
         else:
             found = weight_files.read_shards(base.folder, base.shards)
+        self._stored = {name: one.dtype for name, one in found.items()}
+        """Of weights in the public files."""
+        if base.random_seed is not None:
+            self._stored = dict.fromkeys(self._public(network.state_dict()), torch.bfloat16)
         if header is not base and header.shards:
             found |= weight_files.read_shards(header.folder, header.shards)
         found.pop(files.LM_HEAD, None)
@@ -328,11 +332,12 @@ class Gr00tModel(CheckpointModel):
             adapters.save(self.network, self._lora, base, directory)
         files.write_heads(directory, self._own())
 
-    def export(self, directory: Path) -> None:
-        """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
+    def export(self, directory: Path, dtype: Literal["bf16", "fp32"] | None = None) -> None:
+        """Write a whole public checkpoint, adapters merged, for whoever knows nothing of LoRA or rlvla."""
         files.write_headers(directory, self.header)
-        merged = {name: one for name, one in adapters.merged(self.network).items() if not name.startswith(files.NOISE)}
-        weight_files.write_shards(directory, {name: one.bfloat16() for name, one in self._rows.whole(merged).items()})
+        merged = adapters.merged(self.network)
+        public = {name: one for name, one in merged.items() if not name.startswith(files.NOISE)}
+        weight_files.write_shards(directory, weight_files.as_stored(self._rows.whole(public), self._stored, dtype))
         files.write_heads(directory, self._own())
 
     def load(self, directory: Path) -> None:

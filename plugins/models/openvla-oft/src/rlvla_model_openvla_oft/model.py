@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig
@@ -120,12 +120,15 @@ class OpenVlaOftModel(CheckpointModel):
     def _read_base(self) -> None:
         """Take the vision-language model's weights, in ``config.dtype``."""
         header, network = self.header.whole, self.network
-        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[self.config.dtype]
+        dtype = weight_files.DTYPES[self.config.dtype]
         self._stored_values: dict[str, Tensor] = {}
         if header.random_seed is not None:
             draw_(network, dtype, header.random_seed)
+            self._stored = dict.fromkeys(self._below_heads(network.state_dict()), torch.bfloat16)
         else:
             found = weight_files.read_shards(header.folder, header.shards)
+            self._stored = {name: one.dtype for name, one in found.items()}
+            """Of weights in the public files."""
             self._stored_values = {name: found.pop(name) for name in list(found) if name.startswith("value_head.")}
             weight_files.compare(header.folder, self._below_heads(network.state_dict()), found)
             network.load_state_dict({name: one.to(dtype) for name, one in found.items()}, strict=False, assign=True)
@@ -366,13 +369,14 @@ class OpenVlaOftModel(CheckpointModel):
             files.write_head(directory, kind, head.state_dict())
         files.write_heads(directory, self._own_heads())
 
-    def export(self, directory: Path) -> None:
-        """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
+    def export(self, directory: Path, dtype: Literal["bf16", "fp32"] | None = None) -> None:
+        """Write a whole public checkpoint, adapters merged, for whoever knows nothing of LoRA or rlvla; L1 head and proprio
+        projector in fp32 unless ``dtype`` says otherwise."""
         files.write_headers(directory, self.header, self._notes(None), whole=True)
         weights = self._below_heads(adapters.merged(self.network))
-        weight_files.write_shards(directory, {name: one.bfloat16() for name, one in weights.items()})
+        weight_files.write_shards(directory, weight_files.as_stored(weights, self._stored, dtype))
         for kind, head in self._public_heads().items():
-            files.export_head(directory, kind, head.state_dict())
+            files.export_head(directory, kind, weight_files.as_stored(head.state_dict(), {}, dtype))
         files.write_heads(directory, self._own_heads())
 
     def _notes(self, base: str | None) -> dict[str, Any]:
