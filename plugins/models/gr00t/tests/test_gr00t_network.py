@@ -44,7 +44,12 @@ def full() -> dict[str, torch.Tensor]:
     """Weights at full size as files hold them, without memory."""
     with torch.device("meta"):
         network = Network(
-            Header(Path(), {}, SiglipShape(), QwenShape(), HeadShape(), 151669), Layout(), torch.arange(0), 0
+            Header(
+                folder=Path(), config={}, siglip=SiglipShape(), qwen=QwenShape(), head=HeadShape(), image_token=151669
+            ),
+            Layout(),
+            torch.arange(0),
+            0,
         )
     return OtherRows({}, 0, 32).shapes(network.state_dict())
 
