@@ -111,7 +111,7 @@ class Plain:
         from transformers import Qwen3Config, Qwen3Model, SiglipVisionConfig, SiglipVisionModel
 
         eagle, siglip, qwen = model.network.backbone.eagle_model, model.header.siglip, model.header.qwen
-        vision_config = SiglipVisionConfig(**asdict(siglip), hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-6)
+        vision_config = SiglipVisionConfig(**asdict(siglip), hidden_act="gelu_pytorch_tanh")
         text_config = Qwen3Config(**asdict(qwen), tie_word_embeddings=True)
         made = []
         for kind, config, weights in (

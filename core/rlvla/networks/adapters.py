@@ -12,13 +12,49 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 
-from rlvla import weight_files
+from rlvla import lora, weight_files
 from rlvla.checkpoint_header import ADAPTER as FILE
 from rlvla.checkpoint_header import AdapterHeader
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.networks.linear import ADAPTER
 
 _PREFIX = "base_model.model."
+
+
+def start(
+    network: nn.Module,
+    options: lora.Options,
+    adapter: AdapterHeader | None,
+    layers: lora.Layers,
+    generator: torch.Generator,
+    *,
+    never: tuple[str, ...],
+    vision: tuple[str, ...],
+) -> LoraConfig:
+    """Give a network the adapters that its options ask for, with the checkpoint's weights where it has one.
+
+    Args:
+        network: of layers under their public names.
+        options: of its model, which :func:`rlvla.lora.misfits` found nothing wrong with.
+        adapter: in the checkpoint; None: there is none.
+        layers: that may get one.
+        generator: of fresh weights.
+        never: first parts of names of layers that get none.
+        vision: of those that get one with ``tune_vision`` only.
+
+    Raises:
+        ConfigError, CheckpointError: of :func:`stored` and :func:`read`.
+    """
+    names, vision = lora.names(options, adapter, layers), () if options.tune_vision else vision
+    if names is None:
+        assert adapter is not None
+        adapted = stored(network, adapter, never, vision)
+    else:
+        adapted = targets(network, names, (*never, *vision))
+    made = add(network, adapted, *lora.size(options, adapter), generator)
+    if adapter is not None:
+        read(network, made, adapter)
+    return made
 
 
 def targets(network: nn.Module, names: tuple[str, ...], without: tuple[str, ...]) -> list[str]:
@@ -80,13 +116,13 @@ def add(network: nn.Module, layers: list[str], rank: int, alpha: float, generato
     return config
 
 
-def read(network: nn.Module, lora: LoraConfig, adapter: AdapterHeader) -> None:
+def read(network: nn.Module, made: LoraConfig, adapter: AdapterHeader) -> None:
     """Take an adapter's weights from disk.
 
     Raises:
         CheckpointError: another rank, scale, or other layers than here.
     """
-    for name, mine, there in (("rank", lora.r, adapter.rank), ("alpha", lora.lora_alpha, adapter.alpha)):
+    for name, mine, there in (("rank", made.r, adapter.rank), ("alpha", made.lora_alpha, adapter.alpha)):
         if mine != there:
             raise CheckpointError(
                 f"{adapter.folder} has {name} {there:g}; model.lora_{name} makes it {mine:g} here: leave it as it was trained"
@@ -105,10 +141,10 @@ def _kinds(names: Sequence[str]) -> str:
     return f"{len(names)} layers ({', '.join(sorted({name.rpartition('.')[2] for name in names}))})"
 
 
-def save(network: nn.Module, lora: LoraConfig, base: str | None, folder: Path) -> None:
+def save(network: nn.Module, made: LoraConfig, base: str | None, folder: Path) -> None:
     """Write all adapters in peft's format, with the name of the checkpoint below them."""
-    lora.base_model_name_or_path = base
-    lora.save_pretrained(str(folder))
+    made.base_model_name_or_path = base
+    made.save_pretrained(str(folder))
     weight_files.write_tensors(weights(network), folder / FILE)
 
 

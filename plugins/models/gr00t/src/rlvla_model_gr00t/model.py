@@ -16,7 +16,7 @@ from peft import LoraConfig
 from tensordict import TensorDict
 from torch import Tensor, nn
 
-from rlvla import lora, weight_files
+from rlvla import weight_files
 from rlvla.batch import Action, Evaluation, ObservationBatch
 from rlvla.checkpoint_model import CheckpointModel
 from rlvla.errors import CheckpointError, ConfigError
@@ -152,16 +152,8 @@ class Gr00tModel(CheckpointModel):
         network.requires_grad_(False)
         self._lora: LoraConfig | None = None
         if config.tune == "lora":
-            adapter, names = self.header.adapter, lora.names(config, self.header.adapter, adaptable(self.header))
-            vision = () if config.tune_vision else _VISION
-            if names is None:
-                assert adapter is not None
-                layers = adapters.stored(network, adapter, _NEVER, vision)
-            else:
-                layers = adapters.targets(network, names, (*_NEVER, *vision))
-            self._lora = adapters.add(network, layers, *lora.size(config, adapter), generator)
-            if adapter is not None:
-                adapters.read(network, self._lora, adapter)
+            adapter, layers = self.header.adapter, adaptable(self.header)
+            self._lora = adapters.start(network, config, adapter, layers, generator, never=_NEVER, vision=_VISION)
         network.action_head.requires_grad_(True)
 
     # ---- acting and training --------------------------------------------------------------------------------------
