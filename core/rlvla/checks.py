@@ -361,6 +361,12 @@ def _model_and_simulator(config: RunConfig, sim: SimulatorSpec, model: ModelSpec
         )
     if model.state and sim.state_dim == 0:
         problems.append(f"model: {config.model.name} reads a proprioceptive state, {config.sim.name} offers none")
+    elif model.state_dim not in (None, sim.state_dim):
+        problems.append(
+            f"model: {config.model.name} reads states of {model.state_dim} dimensions, {config.sim.name} gives {sim.state_dim} "
+            f"({', '.join(f'{part.name}: {part.size}' for part in sim.state)}): take a checkpoint, or statistics in it, of this "
+            "simulator's robot"
+        )
     if model.action_dim is not None and model.action_dim != sim.action_dim:
         problems.append(
             f"model: {config.model.name} gives actions of {model.action_dim} dimensions, {config.sim.name} takes "
@@ -390,10 +396,10 @@ def _model_and_algorithm(config: RunConfig, model: ModelSpec, algo: AlgorithmSpe
 
 
 _NEEDS: dict[Need, str] = {
-    "values": "a value head, which {algo} asks for none",
-    "gripper": "a gripper, which {sim} has not",
-    "rotation": "a rotation delta, which {sim} does not take",
-    "delta": "position or rotation deltas, which {sim} does not take",
+    "values": "a value head ({algo} asks for none)",
+    "gripper": "a gripper ({sim} has none)",
+    "rotation": "a rotation delta ({sim} takes none)",
+    "delta": "position or rotation deltas ({sim} takes none)",
 }
 
 

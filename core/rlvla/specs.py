@@ -198,6 +198,8 @@ class ModelSpec:
     """Roles of the pictures it looks at, in order."""
     state: bool = True
     """Cannot do without a proprioceptive vector."""
+    state_dim: int | None = None
+    """The only state width that it reads; None: any."""
     action_dim: int | None = None
     """The only action width it can produce; None: any."""
     ratio_levels: tuple[RatioLevel, ...] = ("chunk", "action", "token")

@@ -401,6 +401,11 @@ def test_sizes_are_compared_before_a_simulator_starts(checkpoint, tmp_path):
     model = {"use": "gr00t", "path": str(checkpoint), **worlds.COMMON}
     with pytest.raises(ConfigError, match=r"gr00t gives actions of 3 dimensions, fake takes 2"):
         check(read({"sim": "fake", "model": model, "algo": "ppo", "scheduler": "sync"}))
+    five = tiny.write(tmp_path / "five", action_dim=2, state_dim=5, tags=("gr1",))
+    with pytest.raises(ConfigError, match=r"gr00t reads states of 5 dimensions, fake gives 2 \(place: 1, goal: 1\)"):
+        check(read({"sim": "fake", "model": model | {"path": str(five)}, "algo": "ppo", "scheduler": "sync"}))
+    zeros = {**model, "path": str(five), "state": "zeros"}
+    assert check(read({"sim": "fake", "model": zeros, "algo": "ppo", "scheduler": "sync"})).model.state_dim is None
     three = tiny.write(tmp_path, action_dim=2, state_dim=2, cameras=3, tags=("gr1",))
     model |= {"path": str(three), "cameras": ("primary", "wrist", "secondary")}
     with pytest.raises(ConfigError, match=r"fake offers primary, wrist: add secondary to the simulator"):

@@ -28,6 +28,7 @@ def copy(checkpoint: Path, tmp_path: Path) -> Path:
         shutil.copy(file, place / file.name)
     for name in set(json.loads((place / INDEX).read_text())["weight_map"].values()):
         (place / name).touch()
+    (place / "tokenizer.json").touch()
     return place
 
 
@@ -137,6 +138,14 @@ def test_sizes_that_nothing_can_have_are_refused_by_name(copy):
         put(copy / "config.json", "image_sizes", [side, side])
         with pytest.raises(CheckpointError, match=rf"image_sizes\.0: got {side}, wanted less than or equal to 4096"):
             described(copy)
+
+
+def test_no_tokenizer_is_seen_before_weights_are_read(copy):
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"copy holds no tokenizer\.json: add the one that lay beside the weights"
+    ):
+        described(copy)
 
 
 def test_a_data_set_that_is_a_list(copy):

@@ -159,7 +159,8 @@ def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
     problems = [*_contradictions(config, header), *_without_effect(config)]
     actions: int | None = None
     try:
-        actions = len(embodiment_of(config, header).action.offset)
+        robot = embodiment_of(config, header)
+        actions = len(robot.action.offset)
     except ConfigError as error:
         problems += error.problems
     if actions is not None and actions > header.head.action_dim:
@@ -173,6 +174,7 @@ def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
         tokens_per_action=recorded * (actions if config.entries == "dimension" else 1),
         cameras=config.cameras,
         state=config.state == "given",
+        state_dim=len(robot.state.offset) if config.state == "given" else None,
         action_dim=actions,
         entropy=config.noise == "reinflow",
         options_for={"values": ("detach_critic",), **ACTION_OPTIONS},

@@ -451,13 +451,15 @@ class Header(CheckpointHeader):
             folders += [self.base.folder, self.base.folder / "eagle"]
         if configured is not None:
             folders = [located(configured, option="model.tokenizer_path")]
+        whole, *parts = TOKENIZER
+        lacking = {folder: [name for name in parts if not (folder / name).is_file()] for folder in folders}
         for folder in folders:
-            whole, *parts = TOKENIZER
-            if (folder / whole).is_file() or all((folder / name).is_file() for name in parts):
+            if (folder / whole).is_file() or not lacking[folder]:
                 return folder
+        some = [f" ({folder} lacks {', '.join(names)})" for folder, names in lacking.items() if len(names) < len(parts)]
         raise CheckpointError(
-            f"model.tokenizer_path: got {configured!r}, and found no tokenizer in {', '.join(map(str, folders))}. GR00T "
-            "N1.5's checkpoints come without one: give a folder (or 'org/name' on the model hub) with the Eagle processor's "
+            f"model.tokenizer_path: got {configured!r}, and found no tokenizer in {', '.join(map(str, folders))}"
+            f"{''.join(some)}. GR00T N1.5's checkpoints come without one: give a folder (or 'org/name' on the model hub) with the Eagle processor's "
             "vocab.json, merges.txt and added_tokens.json, or its tokenizer.json"
         )
 
@@ -501,16 +503,22 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     header = _own_header(folder)
     if (named := header.base_name) is None:
         return header
-    return replace(header, base=base_header(folder, named, _own_header, headers_only=headers_only))
+    return replace(header, base=base_header(folder, named, _own_base, headers_only=headers_only))
 
 
-def _own_header(folder: Path) -> Header:
+def _own_base(folder: Path) -> Header:
+    return _own_header(folder, "named as a base")
+
+
+def _own_header(folder: Path, named_by: str = "model.path") -> Header:
     """Return what a folder's own files say."""
     file = folder / "config.json"
     if not file.is_file():
-        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with a GR00T N1.5 checkpoint")
+        raise CheckpointError(
+            f"{folder} holds no config.json; wanted a folder with a GR00T N1.5 checkpoint ({named_by})"
+        )
     config = read_json(file)
-    _check_version(folder, config)
+    _check_version(folder, config, named_by)
     refuse_others(config, _FIXED, file)
     found = read_as(_Config, config, file)
     eagle = _eagle(file, config, found)
@@ -547,7 +555,7 @@ def _qwen(text: _Text, layers: int) -> QwenShape:
     return replace(shape, num_hidden_layers=layers, rope_theta=rope.rope_theta or shape.rope_theta)
 
 
-def _check_version(folder: Path, config: Mapping[str, Any]) -> None:
+def _check_version(folder: Path, config: Mapping[str, Any], named_by: str) -> None:
     kind = config.get("model_type")
     if kind == "gr00t_n1_5":
         return
@@ -556,9 +564,9 @@ def _check_version(folder: Path, config: Mapping[str, Any]) -> None:
     if version is not None and version[1] != "5":
         raise CheckpointError(
             f"{folder} holds GR00T N1.{version[1]} (model_type {kind!r}), wanted N1.5: backbone and head of later and earlier "
-            "versions are other networks"
+            f"versions are other networks ({named_by})"
         )
-    raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'gr00t_n1_5'")
+    raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'gr00t_n1_5' ({named_by})")
 
 
 def _check_sizes(header: Header, found: _Config, eagle: _Eagle) -> None:

@@ -123,7 +123,9 @@ def describe(config: OpenVlaOftConfig) -> ModelSpec:
         ConfigError: settings that contradict each other or the checkpoint, all of them.
         CheckpointError: no such checkpoint, of another model, or damaged.
     """
-    return spec_of(config, header_of(config))
+    header = header_of(config)
+    header.tokenizer()
+    return spec_of(config, header)
 
 
 def header_of(config: OpenVlaOftConfig) -> Header:
@@ -147,10 +149,8 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         *camera_misfits(config, header),
         *_head_misfits(config, header),
     ]
-    action_dim: int | None = None
     try:
         statistics = header.statistics(config.unnorm_key, config.normalisation, state=config.proprio)
-        action_dim = len(statistics.low)
     except ConfigError as error:
         problems += error.problems
     if problems:
@@ -160,7 +160,8 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         tokens_per_action=None,
         cameras=config.cameras,
         state=config.proprio,
-        action_dim=action_dim,
+        state_dim=len(statistics.state_low) if config.proprio else None,
+        action_dim=len(statistics.low),
         entropy=config.head == "tokens" or config.gaussian == "learned",
         acts_as_trained=config.rollout == "same",
         options_for=ACTION_OPTIONS,
@@ -184,11 +185,13 @@ def _contradictions(config: OpenVlaOftConfig) -> list[str]:
     problems = []
     if not 1 <= len(config.cameras) <= 3 or len(set(config.cameras)) < len(config.cameras):
         problems.append(f"model.cameras: got {config.cameras}, wanted one to three roles, each once")
-    if config.decoding == "autoregressive" and (config.horizon != 1 or config.head != "tokens"):
-        problems.append(
-            f"model.decoding: autoregressive gives one action of tokens: set model.horizon to 1 (got {config.horizon}) and "
-            f"model.head to 'tokens' (got {config.head!r})"
-        )
+    if config.decoding == "autoregressive":
+        others = {"horizon": (config.horizon, 1), "head": (config.head, "tokens")}
+        problems += [
+            f"model.decoding: autoregressive gives one action of tokens: set model.{name} to {wanted!r} (got {got!r})"
+            for name, (got, wanted) in others.items()
+            if got != wanted
+        ]
     if config.gripper_range[0] >= config.gripper_range[1]:
         problems.append(f"model.gripper_range: got {config.gripper_range}, wanted a lower and an upper end")
     return problems

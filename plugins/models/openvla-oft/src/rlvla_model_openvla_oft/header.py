@@ -270,6 +270,17 @@ class Header(CheckpointHeader):
             )
         return low, high, mask
 
+    def tokenizer(self) -> Path:
+        """Return the file of the tokenizer, in the folder or else its base's.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        found = self.beside("tokenizer.json")
+        if not found:
+            raise CheckpointError(f"{self.folder} holds no tokenizer.json: add the one that lay beside the weights")
+        return found[0]
+
     def beside(self, pattern: str) -> list[Path]:
         """Return files of a kind in the folder, or else its base's."""
         folders = [self.folder, *([self.base.folder] if self.base is not None else [])]
@@ -293,7 +304,7 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
         header = replace(header, base_name=_named(header.adapter))
     if (named := header.base_name) is None:
         return header
-    return replace(header, base=base_header(folder, named, _own_header, headers_only=headers_only))
+    return replace(header, base=base_header(folder, named, _own_base, headers_only=headers_only))
 
 
 def _named(adapter: AdapterHeader) -> str:
@@ -309,23 +320,27 @@ def _named(adapter: AdapterHeader) -> str:
 def _bare_adapter(folder: Path, headers_only: bool) -> Header:
     """Return the header of a folder that peft alone wrote: all but the adapter is its base's."""
     if not (folder / "adapter_config.json").is_file():
-        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint")
+        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint (model.path)")
     if (folder / HEADS).is_file():  # of a run, which notes there what the adapter stands on
         raise CheckpointError(f"{folder} lacks config.json, which was written with {HEADS}: put it back")
     named = _named(read_adapter(folder))
-    base = base_header(folder, named, _own_header, headers_only=headers_only)
+    base = base_header(folder, named, _own_base, headers_only=headers_only)
     return replace(base, folder=folder, config={}, random_seed=None, base=base, base_name=named)
 
 
-def _own_header(folder: Path) -> Header:
+def _own_base(folder: Path) -> Header:
+    return _own_header(folder, "named as a base")
+
+
+def _own_header(folder: Path, named_by: str = "model.path") -> Header:
     """Return what ``config.json`` says."""
     file = folder / "config.json"
     if not file.is_file():
-        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint")
+        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint ({named_by})")
     config = read_json(file)
     kind = config.get("model_type")
     if kind != "openvla":
-        raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'openvla'")
+        raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'openvla' ({named_by})")
     refuse_others(config, _FIXED, file)
     found = read_as(_Config, config, file)
     dino = found.rlvla_towers.get("featurizer", DINO)
