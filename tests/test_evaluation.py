@@ -157,8 +157,8 @@ def test_a_worker_that_dies_while_it_starts_is_started_again(tmp_path, caplog, m
         engine = run._started()
         make, killed = engine._make_slots, []
 
-        def dying(sizes, name):
-            slots = make(sizes, name)
+        def dying(*about):
+            slots = make(*about)
             if not killed:
                 killed.append(slots[0].actor.name)
                 slots[0].actor.kill()

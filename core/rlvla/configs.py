@@ -101,7 +101,11 @@ class EvalConfig:
     tasks: tuple[Annotated[int, Ge(0)], ...] | None = None
     """Task numbers; None: all that the simulator is configured for."""
     num_envs: Annotated[int, Ge(1)] | None = None
-    """Environments; None: as many as in training, at most one an episode. Does not change which episodes are run."""
+    """Environments; None: as many as in training (where ``sim`` is another: as it says), at most one an episode. Does not
+    change which episodes are run."""
+    sim: dict[str, Any] | str | None = None
+    """Simulator that success is measured on: a name, or ``{"use": name, **options}``; options of the one that is trained on go
+    on top of its settings. None: the one that it names as its measure, else itself."""
     pause: bool = False
     """Rollouts and training wait while it runs. Else it runs beside them, on pinned weights in a second copy of what is
     trained, and its result comes some steps later."""
@@ -219,6 +223,30 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     run: RunOptions = field(default_factory=RunOptions)
+
+    @property
+    def measured_on(self) -> Choice:
+        """The simulator that success is measured on (``eval.sim``); ``sim`` itself where that is the same.
+
+        Raises:
+            ConfigError: no such simulator, or not with these options.
+        """
+        asked = self.eval.sim
+        if asked is None and self.sim.plugin.measured_by is not None:
+            asked = self.sim.plugin.measured_by(self.sim.config)
+        options = {"use": asked} if isinstance(asked, str) else dict(asked or {})
+        name = options.pop("use", self.sim.name)
+        if name != self.sim.name:
+            plugin = find("sim", str(name))
+        elif options:
+            plugin, options = self.sim.plugin, {**plain(self.sim.config), **options}
+        else:
+            return self.sim
+        problems: list[str] = []
+        checked = _validate({"sim": plugin.config}, {"sim": options}, problems)
+        if problems:
+            raise ConfigError([f"eval.{problem}" for problem in problems])
+        return Choice(plugin, checked.sim)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: what ``config.yaml`` beside a checkpoint holds."""
