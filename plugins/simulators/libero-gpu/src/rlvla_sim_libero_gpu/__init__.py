@@ -99,4 +99,5 @@ plugin: rlvla.Plugin[LiberoGpuConfig, LiberoGpuSimulator] = rlvla.Plugin(
     ),
     apart=packages.runs_apart,
     measured_by=measured_by,
+    drawing="it draws by CUDA: look at the device and its driver, and at the limits of texture_size and image_size",
 )
