@@ -30,6 +30,18 @@ EXAMPLES = {
     "state": "tiny_maniskill_ppo_sync_cpu.py",
     "rgb": "tiny_maniskill_ppo_async-rollout_cuda.py",
 }
+_SPEED = (
+    "env_steps_per_second_run",
+    "env_steps_per_second_run_device_bound",
+    "env_steps_per_second_run_schedule_bound",
+    "time/run_overlap_efficiency",
+    "time/busy_simulators",
+    "time/busy_generator",
+    "time/busy_trainer",
+    "time/busy_cores",
+    "time/slots_wait_for_chunks",
+)
+"""Noted of the last training step: what bounds the run."""
 _BLOCK = 5
 """Training steps between two looks at the clock."""
 
@@ -42,6 +54,7 @@ class Curve:
         self.env_steps = 0.0
         self.training: list[list[float]] = []
         self.evaluations: list[list[float]] = []
+        self.speed: dict[str, float] = {}
 
     def seconds(self) -> float:
         return round(time.perf_counter() - self.began, 1)
@@ -49,6 +62,7 @@ class Curve:
     @rlvla.hookimpl
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self.env_steps = metrics["env_steps"]
+        self.speed = {name: round(metrics[name], 4) for name in _SPEED if name in metrics}
         if "rollout/success_once" in metrics:
             self.training.append([step, self.env_steps, self.seconds(), round(metrics["rollout/success_once"], 4)])
 
@@ -87,6 +101,7 @@ def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[
         "env_steps": curve.env_steps,
         "seconds": seconds,
         "cpu_seconds": round(_cpu_seconds() - before, 1),
+        "speed": curve.speed,
         "training": curve.training,
         "evaluations": curve.evaluations,
     }
