@@ -75,8 +75,10 @@ class Curve:
         sys.stdout.flush()
 
 
-def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Train one recipe with one seed until the time is over, and measure it."""
+def run(
+    kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[str, Any], part: Path
+) -> dict[str, Any]:
+    """Train one recipe with one seed until the time is over, and measure it; ``part`` keeps what is known meanwhile."""
     recipe = read_file(HERE.parent / "examples" / EXAMPLES[kind])
     recipe = overridden(overridden(recipe, overrides), {"run": {"seed": seed, "name": f"{kind}-{seed}"}})
     before = _cpu_seconds()
@@ -90,6 +92,7 @@ def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[
             while curve.seconds() < minutes * 60 and until < steps:
                 until = min(until + _BLOCK, steps)
                 one.train(until)
+                part.write_text(json.dumps(vars(curve)))
                 if until % evaluation["every"] == 0 and until < steps:
                     one.evaluate(episodes=evaluation["episodes"])
             seconds = curve.seconds()
@@ -196,8 +199,10 @@ def main() -> int:
     if not options.render:
         results |= {"kind": kind, "machine": options.machine, "overrides": options.overrides}
         for seed in options.seeds:
-            results["runs"][str(seed)] = run(kind, options.minutes, seed, options.episodes, options.overrides)
+            part = output.with_suffix(f".{seed}.part")
+            results["runs"][str(seed)] = run(kind, options.minutes, seed, options.episodes, options.overrides, part)
             output.write_text(json.dumps(results).replace('"training"', '\n"training"') + "\n")
+            part.unlink(missing_ok=True)
     sys.stdout.write(render(output))
     return 0
 
