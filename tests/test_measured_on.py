@@ -67,10 +67,10 @@ def test_a_plugin_names_where_its_policies_are_measured(tmp_path):
     plugin = replace(find("sim", "tabletop"), measured_by=lambda config: {"use": "tabletop", "max_episode_steps": 16})
     own = source(tmp_path, configs.Choice(plugin, plugin.config(num_envs=2)))
     config = configs.read(own)
-    assert config.measured_on.config.max_episode_steps == 16
-    assert config.measured_on.config.num_envs == 2, "settings that it does not name are those trained on"
+    assert checks.measured_on(config).config.max_episode_steps == 16
+    assert checks.measured_on(config).config.num_envs == 2, "settings that it does not name are those trained on"
     asked = configs.read({**own, "eval": {"sim": "tabletop"}})
-    assert asked.measured_on is asked.sim
+    assert checks.measured_on(asked) is asked.sim
 
 
 def test_libero_on_a_gpu_is_measured_by_libero():

@@ -189,10 +189,13 @@ def _evaluation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
     if config.eval.tasks == ():
         return ["eval.tasks: empty; give at least one number, or None for all tasks"]
     try:
-        choice = config.measured_on
+        choice = measured_on(config)
+    except ConfigError as error:
+        return error.problems
+    try:
         spec: SimulatorSpec = sim if choice is config.sim else choice.describe()
     except ConfigError as error:
-        return [one if one.startswith("eval.") else f"eval.sim: {one}" for one in error.problems]
+        return [f"eval.sim: {one}" for one in error.problems]
     problems = []
     if choice is not config.sim:
         problems += _simulation(replace(config, sim=choice, run=replace(config.run, video_every=0)), spec)
@@ -218,9 +221,32 @@ def _differences(trained: str, sim: SimulatorSpec, measured: str, spec: Simulato
     return found
 
 
+def measured_on(config: RunConfig) -> Choice:
+    """Return the simulator that success is measured on (``eval.sim``); ``config.sim`` itself where that is the same.
+
+    Raises:
+        ConfigError: no such simulator, or not with these options.
+    """
+    trained, asked = config.sim, config.eval.sim
+    if asked is None and trained.plugin.measured_by is not None:
+        asked = trained.plugin.measured_by(trained.config)
+    options = {"use": asked} if isinstance(asked, str) else dict(asked or {})
+    name = options.pop("use", trained.name)
+    if name == trained.name and not options:
+        return trained
+    try:
+        if name == trained.name:
+            return configs.checked("sim", trained.plugin, {**configs.plain(trained.config), **options})
+        return configs.checked("sim", *configs.choose("sim", options, str(name)))
+    except ConfigError as error:
+        raise ConfigError(
+            [f"eval.{one}" if one.startswith("sim.") else f"eval.sim: {one}" for one in error.problems]
+        ) from error
+
+
 def measured(config: RunConfig, specs: Specs) -> tuple[RunConfig, Specs]:
     """Return a run as its evaluations see it: on the simulator that success is measured on."""
-    choice = config.measured_on
+    choice = measured_on(config)
     if choice is config.sim:
         return config, specs
     sim: SimulatorSpec = choice.describe()

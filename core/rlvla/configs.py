@@ -224,30 +224,6 @@ class RunConfig:
     eval: EvalConfig = field(default_factory=EvalConfig)
     run: RunOptions = field(default_factory=RunOptions)
 
-    @property
-    def measured_on(self) -> Choice:
-        """The simulator that success is measured on (``eval.sim``); ``sim`` itself where that is the same.
-
-        Raises:
-            ConfigError: no such simulator, or not with these options.
-        """
-        asked = self.eval.sim
-        if asked is None and self.sim.plugin.measured_by is not None:
-            asked = self.sim.plugin.measured_by(self.sim.config)
-        options = {"use": asked} if isinstance(asked, str) else dict(asked or {})
-        name = options.pop("use", self.sim.name)
-        if name != self.sim.name:
-            plugin = find("sim", str(name))
-        elif options:
-            plugin, options = self.sim.plugin, {**plain(self.sim.config), **options}
-        else:
-            return self.sim
-        problems: list[str] = []
-        checked = _validate({"sim": plugin.config}, {"sim": options}, problems)
-        if problems:
-            raise ConfigError([f"eval.{problem}" for problem in problems])
-        return Choice(plugin, checked.sim)
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: what ``config.yaml`` beside a checkpoint holds."""
         data: dict[str, Any] = {}
@@ -342,12 +318,20 @@ def read_choice(kind: Kind, value: Any) -> Choice:
     Raises:
         ConfigError: with every problem found.
     """
-    plugin, options = choose(kind, value, None)
+    return checked(kind, *choose(kind, value, None))
+
+
+def checked(kind: Kind, plugin: Plugin[Any, Any], options: Mapping[str, Any]) -> Choice:
+    """Return a plugin with the config that its options make.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
     problems: list[str] = []
-    checked = _validate({kind: plugin.config}, {kind: options}, problems)
+    made = _validate({kind: plugin.config}, {kind: dict(options)}, problems)
     if problems:
         raise ConfigError(problems)
-    return Choice(plugin, getattr(checked, kind))
+    return Choice(plugin, getattr(made, kind))
 
 
 def read_section(name: str, data: Mapping[str, Any]) -> Any:

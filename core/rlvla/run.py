@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from rlvla import checkpoint, configs, devices, preflight, versions
-from rlvla.checks import Specs, check, check_demonstrations, fitted
+from rlvla.checks import Specs, check, check_demonstrations, fitted, measured_on
 from rlvla.configs import Choice, EvalConfig, RunConfig
 from rlvla.errors import ConfigError
 from rlvla.hooks import Hooks
@@ -227,7 +227,7 @@ class Run:
         chosen: EvalConfig = configs.read_section("eval", {**configs.plain(self.config.eval), **options})
         asked = replace(self.config, eval=chosen)
         check(asked)
-        self._check_environment(asked.measured_on)
+        self._check_environment(measured_on(asked))
         return chosen
 
     def save(self) -> Path:
@@ -321,7 +321,7 @@ class Run:
         if simulators and self.specs.algo.unit != "demonstration":
             self._check_environment(self.config.sim)
         if simulators and self.config.eval.every:
-            self._check_environment(self.config.measured_on)
+            self._check_environment(measured_on(self.config))
         if simulators:
             self._claim()
         if self._engine is None:
