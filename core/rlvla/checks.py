@@ -13,7 +13,7 @@ from rlvla.devices import cluster_address, usable_cores, visible_gpus
 from rlvla.environments import runs_apart
 from rlvla.errors import ConfigError, Fit
 from rlvla.placement import Placement
-from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
+from rlvla.specs import AlgorithmSpec, ModelSpec, Need, SchedulerSpec, SimulatorSpec
 
 log = logging.getLogger(__name__)
 _ONE_DEVICE = Placement()
@@ -70,6 +70,7 @@ def check(config: RunConfig) -> Specs:
         raise ConfigError(problems)
     sim, model, algo, scheduler = found["sim"], found["model"], found["algo"], found["scheduler"]
     problems += _model_and_simulator(config, sim, model) + _model_and_algorithm(config, model, algo)
+    problems += _idle_options(config, sim, model, algo)
     if not model.imitation and (taught := folders(config, algo)):
         problems.append(
             f"model: {config.model.name} cannot be taught demonstrated actions (its spec says imitation=False): leave out "
@@ -428,6 +429,12 @@ def _model_and_simulator(config: RunConfig, sim: SimulatorSpec, model: ModelSpec
         )
     if model.state and sim.state_dim == 0:
         problems.append(f"model: {config.model.name} reads a proprioceptive state, {config.sim.name} offers none")
+    elif model.state_dim not in (None, sim.state_dim):
+        problems.append(
+            f"model: {config.model.name} reads states of {model.state_dim} dimensions, {config.sim.name} gives {sim.state_dim} "
+            f"({', '.join(f'{part.name}: {part.size}' for part in sim.state)}): take a checkpoint, or statistics in it, of this "
+            "simulator's robot"
+        )
     if model.action_dim is not None and model.action_dim != sim.action_dim:
         problems.append(
             f"model: {config.model.name} gives actions of {model.action_dim} dimensions, {config.sim.name} takes "
@@ -454,6 +461,33 @@ def _model_and_algorithm(config: RunConfig, model: ModelSpec, algo: AlgorithmSpe
             f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0"
         )
     return problems
+
+
+_NEEDS: dict[Need, str] = {
+    "values": "a value head ({algo} asks for none)",
+    "gripper": "a gripper ({sim} has none)",
+    "rotation": "a rotation delta ({sim} takes none)",
+    "delta": "position or rotation deltas ({sim} takes none)",
+}
+
+
+def _idle_options(config: RunConfig, sim: SimulatorSpec, model: ModelSpec, algo: AlgorithmSpec) -> list[str]:
+    """Return which options of the model change nothing beside this simulator and algorithm."""
+    deltas = [part for part in sim.action if part.kind == "delta"]
+    there: dict[Need, bool] = {
+        "values": algo.values,
+        "gripper": any(part.kind == "gripper" for part in sim.action),
+        "rotation": any(part.rotation != "none" for part in deltas),
+        "delta": bool(deltas),
+    }
+    named = {"algo": config.algo.name, "sim": config.sim.name}
+    return [
+        problem
+        for need, options in model.options_for.items()
+        for problem in configs.without_effect(
+            "model", config.model.config, dict.fromkeys(options, (_NEEDS[need].format(**named), there[need]))
+        )
+    ]
 
 
 def environments(config: Any) -> int:
