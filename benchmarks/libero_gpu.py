@@ -53,7 +53,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--contacts", type=int, default=200, help="room for contacts of a world on average")
     made.add_argument("--constraints", type=int, default=600, help="room for constraint rows of a world")
     made.add_argument("--cpu-seconds", type=float, default=8.0, help="of the CPU backend; 0: not measured")
-    made.add_argument("--kernels", type=int, default=0, help="of an env step that are listed with their times; on a GPU")
+    made.add_argument(
+        "--kernels", type=int, default=0, help="of an env step that are listed with their times; on a GPU"
+    )
     made.add_argument("--device", default="cuda")
     made.add_argument("--output", type=Path, default=RESULT)
     return made
