@@ -119,6 +119,7 @@ class Scene:
             ) from error
         self.env = wrapper.env
         self._bddl_file = bddl_file
+        self._initializers = list(self.env.object_property_initializers)
         self._bind()
         self._fixtures = self._fixtures_of_the_file()
         self._first_site_rgba = self.model.site_rgba.copy()
@@ -234,7 +235,8 @@ class Scene:
         from robosuite.utils.errors import RandomizationError
 
         with _numpy_seed(seed), quiet():
-            for _ in range(_MAX_DRAWS):
+            for tries in range(_MAX_DRAWS):
+                self._pile_initializers(tries)
                 try:
                     self.env.reset()
                     return
@@ -243,6 +245,12 @@ class Scene:
         raise SimulatorError(
             f"{self._bddl_file}: no free place for all objects in {_MAX_DRAWS} tries; make the regions larger"
         )
+
+    def _pile_initializers(self, tries: int) -> None:
+        """Have drawers and stoves initialised as often as LIBERO does it: each load of a scene appends to their list, so the
+        first reset of a new environment, which loads once more, applies them twice, and each try that found no free place
+        once more. (Later resets of the same environment apply them ever more often: no function of a seed.)"""
+        self.env.object_property_initializers[:] = self._initializers * (2 + tries)
 
     def _set(self, state: np.ndarray | None) -> None:
         if state is not None:
@@ -422,9 +430,12 @@ class StockScene(Scene):
     def _draw(self, seed: int) -> None:
         self._make_current()  # a full reset frees the old context, which must be the current one then
         self.env.hard_reset = True
-        self.env.object_property_initializers.clear()  # each reload appends to it, and the seed's sequence would shift
         self._upstream_reset(seed)
         self._bind()
+
+    def _pile_initializers(self, tries: int) -> None:
+        if tries == 0:  # as the constructor left it; each reload appends
+            self.env.object_property_initializers[:] = self._initializers
 
     def _set(self, state: np.ndarray | None) -> None:
         self._make_current()
