@@ -16,8 +16,18 @@ from rlvla_sim_libero.task_file import instruction_of
 TASK_FILE = """(define (problem LIBERO_Tabletop_Manipulation)
   (:domain robosuite)
   (:language Put the “Bowl” away)
-  (:regions (spot (:target main_table) (:ranges ((-0.1 0.1 0.1 0.2))) (:yaw_rotation ((0.0 0.0)))))
-  (:goal (And (On bowl_1 plate_1)))
+  (:regions
+    (spot (:target main_table) (:ranges ((-0.1 0.1 0.1 0.2))) (:yaw_rotation ((0.0 pi/2))))
+    (drawer_place (:target main_table) (:ranges ((-0.3 -0.3 -0.2 -0.2))))
+    (top_region (:target wooden_cabinet_1)))
+  (:fixtures main_table - table  wooden_cabinet_1 - wooden_cabinet)
+  (:objects bowl_1 - akita_black_bowl  plate_1 - plate)
+  (:init
+    (On bowl_1 main_table_spot)
+    (On plate_1 bowl_1)  ; a comment
+    (On wooden_cabinet_1 main_table_drawer_place)
+    (Open wooden_cabinet_1_top_region))
+  (:goal (And (On bowl_1 plate_1) (In plate_1 wooden_cabinet_1_top_region)))
 )
 """
 
@@ -133,11 +143,60 @@ def test_long_instructions_have_room(tmp_path: Path) -> None:
             "LIBERO_Tabeltop_Manipulation",
             "Did you mean 'LIBERO_Tabletop_Manipulation'?",
         ),
-        ("(On bowl_1 plate_1)))", "(On bowl_1 plate_1))", "1 '(' without ')'"),
+        (
+            "(On bowl_1 plate_1) (In",
+            "(On bowl_1 plate_1 (In",
+            "1 '(' without ')' at its end, the first one in line 1, the last one in line 1; close them",
+        ),
         ("(:domain robosuite)", "(:domain robosuite))))", "without its '('"),
         (":goal", ":gaol", "success could not be measured"),
-        ("((0.0 0.0))", "((__import__('os').getpid() 0))", "wanted numbers and pi"),
+        ("((0.0 pi/2))", "((__import__('os').getpid() 0))", "wanted numbers and pi"),
         ("(problem LIBERO_Tabletop_Manipulation)", "", "no '(problem NAME)'"),
+        ("(define", "(defined", "wanted '(define (problem NAME) ...)'"),
+        (":fixtures", ":fixture", ", line 8: no entry ':fixture'. Did you mean ':fixtures'?"),
+        (
+            "(:ranges ((-0.1",
+            "(:range ((-0.1",
+            ", line 5: no attribute of region 'spot' ':range'. Did you mean ':ranges'?",
+        ),
+        ("(:ranges ((-0.3 -0.3 -0.2 -0.2)))", "", "region 'drawer_place' of main_table has no '(:ranges"),
+        ("-0.1 0.1 0.1 0.2", "-0.1 0.1 0.1", "wanted ((x0 y0 x1 y1) ...) in metres"),
+        ("-0.1 0.1 0.1 0.2", "0.2 0.1 0.1 0.2", "wanted ((x0 y0 x1 y1) ...) in metres, x0 <= x1"),
+        (":target wooden_cabinet_1", ":target wooden_cabin_1", "Did you mean 'wooden_cabinet_1'?"),
+        ("plate_1 - plate", "plate_1", "'plate_1' in (:objects ...) has no category"),
+        (
+            "(On bowl_1 main_table_spot)",
+            "(On bowl_1 main_table_sopt)",
+            ", line 11: no object, fixture or region (in :init) 'main_table_sopt'. Did you mean 'main_table_spot'?",
+        ),
+        (
+            "(On plate_1 bowl_1)",
+            "(Onto plate_1 bowl_1)",
+            ", line 12: no predicate (in :init) 'Onto'. Did you mean 'on'?",
+        ),
+        (
+            "(Open wooden_cabinet_1_top_region)",
+            "(Open wooden_cabinet_1_top_regoin)",
+            "Did you mean 'wooden_cabinet_1_top",
+        ),
+        (
+            "(And (On bowl_1 plate_1)",
+            "(And (On bowl_2 plate_1)",
+            ", line 15: no object, fixture or region (in :goal) 'bowl_2'. Did you mean 'bowl_1'?",
+        ),
+        (
+            "(And (On bowl_1 plate_1)",
+            "(And (Above bowl_1 plate_1)",
+            "no predicate (in :goal) 'Above'. There is: close, in, on",
+        ),
+        ("(And (On bowl_1 plate_1)", "(And (On bowl_1)", "(On bowl_1) in :goal has 1 names, On takes 2"),
+        (
+            "(And (On bowl_1 plate_1)",
+            "(And (On bowl_1 main_table)",
+            "no object, fixture or region (in :goal) 'main_table'",
+        ),
+        ("(:goal (And", "(:goal (Or", "wants predicates of names, such as '(On bowl_1 plate_1)', joined by And alone"),
+        ("(And (On bowl_1 plate_1)", "(And bowl_1", "wants predicates of names"),
     ],
 )
 def test_malformed_task_files_say_what_is_wrong(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -146,6 +205,7 @@ def test_malformed_task_files_say_what_is_wrong(tmp_path: Path, old: str, new: s
     with pytest.raises(ConfigError) as caught:
         instruction_of(path)
     assert words in str(caught.value)
+    assert all(problem.startswith(f"bddl_file: {path}") for problem in caught.value.problems)
 
 
 def test_plugin_names_its_class_and_doctor() -> None:

@@ -85,7 +85,9 @@ def test_an_episode_is_the_first_one_of_a_new_upstream_environment(opened: Task)
 
     state, actions = stored_states(opened)[2], np.random.default_rng(0).uniform(-1, 1, (3, 7))
     with startup.quiet():
-        upstream = OffScreenRenderEnv(bddl_file_name=str(startup.task_file(opened)), camera_heights=64, camera_widths=64)
+        upstream = OffScreenRenderEnv(
+            bddl_file_name=str(startup.task_file(opened)), camera_heights=64, camera_widths=64
+        )
         upstream.seed(5)
         upstream.reset()
     model, data = upstream.sim.model._model, upstream.sim.data._data

@@ -426,10 +426,34 @@ def test_a_task_file_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(SimulatorError, match="wanted None"):
         simulator.reset([0], [3], [Start(0, 0)])
     simulator.close()
-    path.write_text(text.replace("- plate", "- plaet"))
-    broken = LiberoSimulator(LiberoConfig(bddl_file=str(path), cameras=("wrist",), image_size=16), rows=1)
-    with pytest.raises(SimulatorError, match=r"LIBERO cannot build .*plaet"):
-        broken.reset([0], [3], [Start(0)])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("- plate", "- plaet", "no kind of object (plate_1) 'plaet'. Did you mean 'plate'?"),
+        (
+            "(bottom_region\n",
+            "(botom_region\n",
+            "no region of wooden_cabinet_1 'wooden_cabinet_1_botom_region'. Did you mean 'wooden_cabinet_1_bottom_region'?",
+        ),
+    ],
+)
+def test_task_files_that_libero_lacks_something_for_are_refused_at_the_start(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    startup.import_libero()
+    text = startup.task_file(SUITES["libero_goal"][BOWL]).read_text()
+    path = tmp_path / "own.bddl"
+    text = text.replace(
+        "(:init\n", f"(:init (Open wooden_cabinet_1_{'botom' if 'botom' in new else 'bottom'}_region)\n"
+    )
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(SimulatorError) as caught:
+        LiberoSimulator(LiberoConfig(bddl_file=str(path), cameras=("wrist",), image_size=16), rows=1)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
 
 
 def test_a_solved_start_is_said_aloud(simulator: LiberoSimulator, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -30,6 +30,7 @@ from packaging.version import Version
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
 from rlvla_sim_libero.startup import import_libero, quiet, renderer_hint, set_environment
+from rlvla_sim_libero.task_names import not_there
 
 OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 """The action of settle steps."""
@@ -119,6 +120,7 @@ class Scene:
             ) from error
         self.env = wrapper.env
         self._bddl_file = bddl_file
+        self._check_regions()
         self._initializers = list(self.env.object_property_initializers)
         self._bind()
         self._fixtures = self._fixtures_of_the_file()
@@ -128,6 +130,17 @@ class Scene:
         self.present = Episode(self.env.sim.data, self.model, self.shown, self._robot)
         """The environment that all calls are about; the first one is there from the beginning."""
         self._free = [self.present]
+
+    def _check_regions(self) -> None:
+        """Refuse names of the start and the goal that the compiled task lacks; LIBERO passes over the former in silence."""
+        problem = self.env.parsed_problem
+        asked = [name for state in problem["goal_state"] for name in state[1:]]
+        asked += [name for predicate, name, *rest in problem["initial_state"] if not rest]
+        for name in asked:
+            if name not in self.env.object_states_dict:
+                target = problem["regions"].get(name, {}).get("target", "")
+                sites = [site for site in self.env.sim.model.site_names if site.startswith(f"{target}_")]
+                raise SimulatorError(f"{self._bddl_file}: {not_there(f'region of {target}', name, sites)}")
 
     def lend(self) -> Episode:
         """Return an environment of this task that nobody has, to be entered and then reset."""

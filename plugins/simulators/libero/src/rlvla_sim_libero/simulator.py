@@ -63,6 +63,8 @@ class LiberoSimulator(Simulator):
         size = config.image_size
         self._images = {name: np.zeros((rows, size, size, 3), np.uint8) for name in self._cameras}
         self._state = np.zeros((rows, self.spec.state_dim), np.float32)
+        if config.bddl_file is not None:
+            self._enter(0, 0)  # what LIBERO cannot build of it is said now
 
     # The contract ----------------------------------------------------------------------------------------------------
 
