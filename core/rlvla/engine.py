@@ -270,7 +270,9 @@ class Engine:
             versions: dict[str, str] = found
             return versions
 
-        self.simulator_versions = (await asyncio.gather(*map(ready, slots)))[-1]
+        before, self.simulator_versions = self.simulator_versions, (await asyncio.gather(*map(ready, slots)))[-1]
+        if (warning := self.simulator_versions.get("warning")) and warning != before.get("warning"):
+            log.warning("%s", warning)
 
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""

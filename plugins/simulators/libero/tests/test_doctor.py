@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from rlvla.errors import SimulatorError
 from rlvla_sim_libero import LiberoConfig, doctor, published, startup
 from rlvla_sim_libero.simulator import LiberoSimulator
+from rlvla_sim_libero.tasks import SUITES
 
 
 def found(config: LiberoConfig) -> dict:
@@ -104,16 +107,37 @@ def test_other_mujoco_releases_are_warned_about_by_task(
     monkeypatch.setattr(startup, "version", lambda name: found_version)
     said = startup.mujoco_warning(published(LiberoConfig(tasks=tasks)))
     assert words in said
-    assert ("task 5" in said) == ("task 5" in words)
+    assert said.count("task 5") == words.count("task 5")
     assert bool(said) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("found_version", "known"),
+    [
+        ("3.11.0", ["from 3.4.0 on mugs of libero_10 task 4 turn by 10 degrees in some states (27 with 3.11.0)"]),
+        ("3.12.0", ["red mug of libero_10 task 4 rolls over", "red mug of libero_10 task 6 turns by 31 degrees"]),
+    ],
+)
+def test_the_warning_is_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, found_version: str, known: list[str]
+) -> None:
+    """Each task that ``libero_mujoco_versions.json`` has for the release is named once, and no other."""
+    monkeypatch.setattr(startup, "version", lambda name: found_version)
+    said = startup.mujoco_warning(SUITES["libero_10"])
+    assert all(one in said for one in known)
+    results = json.loads((Path(__file__).parents[4] / "benchmarks/results/libero_mujoco_versions.json").read_text())
+    moved = [one.partition("/") for one in results["releases"][found_version]["moved"]]
+    numbers = sorted(
+        [task.name for task in SUITES[suite]].index(name) for suite, _, name in moved if suite == "libero_10"
+    )
+    assert sorted(int(one) for one in re.findall(r"libero_10 task (\d+)", said)) == numbers
+    assert "libero_90 were not looked at" in startup.mujoco_warning(SUITES["libero_90"])
 
 
 def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     startup.import_libero()
     (tmp_path / "config.yaml").write_text("bddl_files: /nowhere\n")
     monkeypatch.setenv("LIBERO_CONFIG_PATH", str(tmp_path))
-    from rlvla_sim_libero.tasks import SUITES
-
     with pytest.raises(SimulatorError, match=r"correct 'bddl_files' in .*config\.yaml"):
         startup.task_file(SUITES["libero_goal"][0])
 

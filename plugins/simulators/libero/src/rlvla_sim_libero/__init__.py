@@ -172,5 +172,6 @@ plugin: rlvla.Plugin[LiberoConfig, LiberoSimulator] = rlvla.Plugin(
     target="rlvla_sim_libero.simulator:LiberoSimulator",
     describe=describe,
     doctor="rlvla_sim_libero.doctor:checks",
+    judges=("mujoco",),
     drawing="choose another renderer: MUJOCO_GL=osmesa draws on the CPU, MUJOCO_EGL_DEVICE_ID names another GPU",
 )

@@ -51,15 +51,6 @@ class Renderer:
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
 
-    @property
-    def name(self) -> str:
-        """What draws: for instance ``llvmpipe (LLVM 15.0.6, 256 bits)`` or a GPU's name."""
-        from OpenGL import GL
-
-        self._gl.make_current()
-        text = GL.glGetString(GL.GL_RENDERER)
-        return text.decode() if text else "unknown"
-
     def draw(self, model: Any, data: Any, camera: int, out: np.ndarray) -> None:
         """Draw what ``data`` holds into ``out`` (uint8 ``[size, size, 3]``), turned by 180 degrees."""
         self._gl.make_current()
@@ -83,13 +74,18 @@ class Renderer:
             atexit.unregister(self.close)
 
 
-def check_rendering() -> None:
-    """Make a GL context and free it.
+def check_rendering() -> str:
+    """Make a GL context and free it; returns what draws: for instance ``llvmpipe (LLVM 15.0.6, 256 bits)`` or a GPU's name.
 
     Raises:
         SimulatorError: none can be made; the first error and what to install.
     """
-    _make_context(set_environment(), 16).free()
+    context = _make_context(set_environment(), 16)
+    from OpenGL import GL
+
+    text = GL.glGetString(GL.GL_RENDERER)
+    context.free()
+    return text.decode() if text else "unknown"
 
 
 def _make_context(kind: str, size: int) -> Any:
