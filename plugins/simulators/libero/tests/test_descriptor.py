@@ -65,6 +65,31 @@ def test_suites_have_their_published_sizes_and_limits(suite: str, tasks: int, li
     assert (len(spec.tasks), spec.max_episode_steps) == (tasks, limit)
 
 
+@pytest.mark.parametrize(
+    ("suite", "limits"),
+    [
+        ("libero_spatial", {240}),
+        ("libero_object", {240}),
+        ("libero_goal", {320}),
+        ("libero_10", {512}),
+        ("libero_130", {240, 320, 512}),
+    ],
+)
+def test_limits_of_rlinf_are_a_preset(suite: str, limits: set[int]) -> None:
+    config = LiberoConfig(suite=suite, step_limits="rlinf")  # type: ignore[arg-type]
+    assert set(step_limits(config, describe(config).tasks)) == limits
+
+
+def test_a_task_of_ones_own_has_the_limit_of_the_suite_that_is_set(tmp_path: Path) -> None:
+    path = tmp_path / "own.bddl"
+    path.write_text(TASK_FILE, encoding="utf-8")
+    found = [
+        describe(LiberoConfig(bddl_file=str(path), suite=suite)).max_episode_steps  # type: ignore[arg-type]
+        for suite in ("libero_spatial", "libero_goal", "libero_130")
+    ]
+    assert found == [220, 300, 520]
+
+
 def test_step_limit_can_be_chosen() -> None:
     assert describe(LiberoConfig(max_episode_steps=17)).max_episode_steps == 17
 
@@ -87,6 +112,8 @@ def test_chosen_tasks_keep_their_order() -> None:
         ({"tasks": ("fly",)}, "no task 'fly' in libero_spatial. Its tasks have the numbers 0 to 9"),
         ({"cameras": ("primary", "left")}, "wanted one or more of ('primary', 'wrist')"),
         ({"bddl_file": "/nowhere/task.bddl"}, "wanted an existing task file"),
+        ({"step_limits": "rlimf"}, "got 'rlimf', wanted one of ('openvla', 'rlinf')"),
+        ({"step_limits": "rlinf", "max_episode_steps": 100}, "rlinf says nothing beside max_episode_steps"),
     ],
 )
 def test_settings_that_cannot_work_say_what_would(options: dict, words: str) -> None:

@@ -94,6 +94,31 @@ def test_another_task_is_compiled_and_renderers_do_not_disturb_each_other(simula
     assert np.array_equal(again.images["robot0_eye_in_hand"][0], both.images["robot0_eye_in_hand"][0])
 
 
+def test_tasks_that_look_alike_are_drawn_by_one_context_and_others_by_their_own() -> None:
+    names = (SUITES["libero_goal"][STOVE].name, SUITES["libero_goal"][BOWL].name, SUITES["libero_object"][0].name)
+    size: dict[str, Any] = {"suite": "libero_130", "image_size": 64, "settle_steps": 0}
+    alone = []
+    for name in names:
+        one = LiberoSimulator(LiberoConfig(tasks=(name,), **size), rows=1)
+        alone.append(copied(one.reset([0], [3], [Start(0, 1)])))
+        one.close()
+    together = LiberoSimulator(LiberoConfig(tasks=names, **size), rows=3)
+    for _ in range(2):  # the second time each picture follows one of another model
+        found = together.reset([0, 1, 2], [3] * 3, [Start(task, 1) for task in range(3)])
+        for row, one in enumerate(alone):
+            for camera, pictures in one.images.items():
+                assert np.array_equal(pictures[0], found.images[camera][row]), (row, camera)
+    renderers = together._built._renderers
+    assert len(renderers) == 2
+    textures = together._scene_of(1).model.tex_data
+    assert not textures[textures.size // 2 :][: 2**20].any(), "the context has them: twice is 180 MiB a task"
+    together.reset([0], [3], [Start(2, 1)])
+    together._built.drop(0)
+    assert len(renderers) == 2  # the bowl is still drawn
+    together.close()
+    assert len(renderers) == 0
+
+
 def test_rows_that_share_a_scene_play_as_if_each_had_its_own(simulator: LiberoSimulator, actions: np.ndarray) -> None:
     """Alone, each row gives the same bits: pictures, state, physics, lamps, the gripper's command, the controller's goal."""
     starts = [Start(0, 0), Start(0, None)]

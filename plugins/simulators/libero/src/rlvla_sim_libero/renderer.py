@@ -1,14 +1,18 @@
 """Pictures of one task's scene, from any of the environments that run it.
 
 robosuite makes one GL context an environment and never makes it current again, so with two environments in a process
-each picture comes from the context made last. Here a context belongs to a task: meshes and textures are uploaded once,
-whatever number of environments run it (1 to 2 GB each in software rendering), and it is made current before each use.
+each picture comes from the context made last. Here a context belongs to a look: meshes, textures and materials are uploaded
+once (545 MiB for libero_spatial in software rendering), whatever number of environments and of tasks of one scene are drawn
+with them, and it is made current before each use.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
+import hashlib
 import importlib
+import mmap
 import os
 from typing import Any
 
@@ -72,6 +76,57 @@ class Renderer:
             self._gl.free()
             self._gl = None
             atexit.unregister(self.close)
+
+
+class Renderers:
+    """The GL contexts of a process: one for all models that look alike, as the tasks of libero_spatial do."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._made: dict[bytes, Renderer] = {}
+        self._users: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def lend(self, model: Any) -> tuple[bytes, Renderer]:
+        """Return who draws a model, with the look to give back. The model's textures are gone then: the context has them."""
+        look = look_of(model)
+        if look not in self._made:
+            self._made[look] = Renderer(model, self._size)
+        self._users[look] = self._users.get(look, 0) + 1
+        _forget(model.tex_data)
+        return look, self._made[look]
+
+    def give_back(self, look: bytes) -> None:
+        """Free what draws a look when its last model is gone."""
+        self._users[look] -= 1
+        if self._users[look] == 0:
+            del self._users[look]
+            self._made.pop(look).close()
+
+
+def look_of(model: Any) -> bytes:
+    """Return a digest of all of a model that MuJoCo uploads to a GL context: where it is equal, so are the contexts."""
+    digest = hashlib.blake2b(digest_size=16)
+    planes = np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE)
+    uploaded = [name for name in dir(model) if name.startswith(("mesh_", "tex_", "mat_", "hfield_", "skin_", "flex_"))]
+    arrays = {name: getattr(model, name) for name in uploaded}
+    arrays |= {"planes": planes, "sizes": model.geom_size[planes], "materials": model.geom_matid[planes]}
+    for name, value in arrays.items():
+        if isinstance(value, np.ndarray):
+            digest.update(f"{name}{value.shape}".encode())
+            digest.update(np.ascontiguousarray(value))
+    digest.update(repr((model.vis, model.stat.extent, model.stat.meansize)).encode())
+    return digest.digest()
+
+
+def _forget(array: np.ndarray) -> None:
+    """Give the pages of an array back to the system; what is read of it later is zero."""
+    first = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (array.ctypes.data + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    if size > 0 and hasattr(mmap, "MADV_DONTNEED"):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
 
 
 def check_rendering() -> str:
