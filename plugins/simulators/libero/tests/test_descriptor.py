@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvla.configs import read_choice
+from rlvla.configs import plain, read_choice
 from rlvla.errors import ConfigError
 from rlvla_sim_libero import LiberoConfig, describe, plugin, step_limits
 from rlvla_sim_libero.task_file import instruction_of
@@ -154,6 +154,19 @@ def test_instruction_is_the_definitions_text_and_not_the_file_name(tmp_path: Pat
     assert task.initial_states == 0
 
 
+def test_a_relative_task_file_is_noted_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.bddl").write_text(TASK_FILE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    stored = plain(read_choice("sim", {"use": "libero", "bddl_file": "own.bddl"}).config)["bddl_file"]
+    monkeypatch.chdir("/")
+    assert describe(read_choice("sim", {"use": "libero", "bddl_file": stored}).config).tasks[0].name == "own"
+
+
+def test_a_misspelt_suite_of_a_recipe_has_its_close_name() -> None:
+    with pytest.raises(ConfigError, match="sim.suite: got 'libero_spatail', wanted .* Did you mean 'libero_spatial'?"):
+        read_choice("sim", {"use": "libero", "suite": "libero_spatail"})
+
+
 def test_long_instructions_have_room(tmp_path: Path) -> None:
     path = tmp_path / "long.bddl"
     path.write_text(TASK_FILE.replace("away", "é" * 1000), encoding="utf-8")
@@ -238,3 +251,4 @@ def test_malformed_task_files_say_what_is_wrong(tmp_path: Path, old: str, new: s
 def test_plugin_names_its_class_and_doctor() -> None:
     assert plugin.target == "rlvla_sim_libero.simulator:LiberoSimulator"
     assert plugin.doctor == "rlvla_sim_libero.doctor:checks"
+    assert plugin.preflight == "rlvla_sim_libero.preflight:missing"

@@ -51,6 +51,11 @@ class LiberoTasks:
     success_reward: Annotated[float, Gt(0)] = 1.0
     """Reward of the action that solves the task; every other action gets 0."""
 
+    def __post_init__(self) -> None:
+        """Note where the task file is, since a run may be resumed from another folder."""
+        if self.bddl_file is not None:
+            object.__setattr__(self, "bddl_file", str(Path(self.bddl_file).expanduser().absolute()))
+
 
 @rlvla.config
 class LiberoConfig(LiberoTasks):
@@ -60,7 +65,7 @@ class LiberoConfig(LiberoTasks):
     """Environments in all workers together. There is a worker process a core, whose environments share compiled tasks."""
     kept_tasks: Annotated[int, Ge(0)] = 2
     """Compiled tasks that a worker process keeps although none of its environments runs them any more, so that coming back
-    to one costs no rebuild. Each is 1.0 GiB in software rendering."""
+    to one costs no rebuild. Each is 0.15 GiB, or 0.7 (in software rendering) if it looks unlike all that stand."""
     stock_path: bool = False
     """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
 
@@ -189,6 +194,7 @@ plugin: rlvla.Plugin[LiberoConfig, LiberoSimulator] = rlvla.Plugin(
     target="rlvla_sim_libero.simulator:LiberoSimulator",
     describe=describe,
     doctor="rlvla_sim_libero.doctor:checks",
+    preflight="rlvla_sim_libero.preflight:missing",
     judges=("mujoco",),
     drawing="choose another renderer: MUJOCO_GL=osmesa draws on the CPU, MUJOCO_EGL_DEVICE_ID names another GPU",
 )

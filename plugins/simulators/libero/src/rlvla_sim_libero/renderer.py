@@ -150,11 +150,30 @@ def _make_context(kind: str, size: int) -> Any:
     try:
         if kind == "egl":
             _prefer_visible_gpu()
+            _check_device()
         context = type("Context", (importlib.import_module(f"mujoco.{kind}").GLContext,), unmade)(size, size)
         context.make_current()
+    except SimulatorError:
+        raise
     except Exception as error:
         raise _failed(kind, error) from error
     return context
+
+
+def _check_device() -> None:
+    """Refuse a device number that EGL does not have."""
+    device = os.environ.get("MUJOCO_EGL_DEVICE_ID")
+    if device is None:
+        return
+    from mujoco.egl import egl_ext
+
+    count = len(egl_ext.eglQueryDevicesEXT())
+    if not device.isdigit() or int(device) >= count:
+        there = f"0 to {count - 1}" if count > 1 else "0 alone" if count else "none"
+        raise SimulatorError(
+            f"EGL rendering failed: MUJOCO_EGL_DEVICE_ID={device}: EGL devices here have the numbers {there} (they are not "
+            "those of CUDA); correct it, or unset it to take the first that works"
+        )
 
 
 def _failed(kind: str, error: Exception) -> SimulatorError:

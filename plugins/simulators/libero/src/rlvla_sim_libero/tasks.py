@@ -26,6 +26,13 @@ class Task:
     def instruction(self) -> str:
         return re.sub(r"^[A-Z_]+SCENE\d+_", "", self.name).replace("_", " ")
 
+    @property
+    def look(self) -> str:
+        """What it shares meshes and textures with: tasks of a suite, of a scene in it, or of libero_object none."""
+        scene = re.match(r"[A-Z_]+SCENE\d+", self.name)
+        own = self.name if self.suite == "libero_object" else ""
+        return f"{self.suite}/{scene[0] if scene else own}"
+
 
 STEP_LIMITS = {
     "openvla": {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400},

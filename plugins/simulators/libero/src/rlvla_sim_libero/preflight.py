@@ -1,0 +1,38 @@
+"""What this machine lacks for a LIBERO run, from files and settings alone; asked before a model is loaded."""
+
+from __future__ import annotations
+
+from rlvla.devices import usable_cores
+from rlvla.errors import SimulatorError
+from rlvla_sim_libero import LiberoConfig, describe, published, startup
+
+
+def missing(config: LiberoConfig) -> list[str]:
+    """Return a sentence for each thing that keeps workers from starting."""
+    problems = startup.package_problems() or startup.missing_files()
+    try:
+        startup.set_environment()
+    except SimulatorError as error:
+        problems.append(str(error))
+    if problem := startup.memory_problem(config.num_envs, processes_of(config), published(config), config.kept_tasks):
+        problems.append(problem)
+    if config.bddl_file is not None and not problems:
+        problems += _of_the_file(config)
+    return problems
+
+
+def processes_of(config: LiberoConfig) -> int:
+    """Return the number of worker processes of a run: one a core, each of one environment at least."""
+    return min(config.num_envs, usable_cores())
+
+
+def _of_the_file(config: LiberoConfig) -> list[str]:
+    """Return what LIBERO does not have of a task file; it is imported for this alone (two seconds)."""
+    from rlvla_sim_libero.task_files import TaskFiles
+
+    try:
+        startup.import_libero()
+        TaskFiles(config, describe(config).tasks).check()
+    except SimulatorError as error:
+        return [str(error)]
+    return []
