@@ -65,7 +65,7 @@ class LiberoConfig(LiberoTasks):
     """Environments in all workers together. There is a worker process a core, whose environments share compiled tasks."""
     kept_tasks: Annotated[int, Ge(0)] = 2
     """Compiled tasks that a worker process keeps although none of its environments runs them any more, so that coming back
-    to one costs no rebuild. Each is 0.15 GiB, or 0.7 (in software rendering) if it looks unlike all that stand."""
+    to one costs no rebuild. Each is 0.15 GiB, or 0.75 (in software rendering) if it looks unlike all that stand."""
     stock_path: bool = False
     """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
 
