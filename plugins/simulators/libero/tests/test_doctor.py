@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import rlvla
 from rlvla.errors import SimulatorError
 from rlvla_sim_libero import LiberoConfig, doctor, preflight, published, startup
 from rlvla_sim_libero.simulator import LiberoSimulator
@@ -172,6 +173,14 @@ def test_more_than_memory_holds_is_refused_before_the_first_is_made(monkeypatch:
     assert "available: 20.0 GiB; lower sim.num_envs, sim.kept_tasks or the number of tasks" in said
 
 
+def test_a_picture_that_fails_for_another_reason_blames_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, fix in (("no such task", "see there"), ("EGL rendering failed", "apt-get install libegl1")):
+        monkeypatch.setattr(doctor, "_DRAW", f"raise SystemExit({words!r})")
+        check, _ = doctor._picture(LiberoConfig())
+        assert check.found == f"no picture: {words}"
+        assert fix in check.fix
+
+
 def test_files_of_an_asset_package_that_are_gone_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert startup.missing_files() == []
     name = startup.ASSET_PACKAGES[2]
@@ -205,6 +214,23 @@ def test_a_task_that_cannot_be_built_blames_what_is_to_blame(error: Exception, w
     assert not_words not in said
     assert "/own.bddl" in said
     assert str(error) in said
+
+
+def test_refused_runs_load_no_model_and_leave_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = {"directory": str(tmp_path / "runs"), "name": "refused", "device": "cpu"}
+    sim = {"use": "libero", "num_envs": 1}
+    own = tmp_path / "own.bddl"
+    own.write_text(startup.task_file(SUITES["libero_goal"][8]).read_text().replace("- plate", "- plaet"))
+    refused = [
+        ({"bddl_file": str(own)}, "libero: .*own.bddl: no kind of object"),
+        ({}, "EGL devices here have the numbers 0"),
+    ]
+    for more, words in refused:
+        run = rlvla.build(sim={**sim, **more}, model="tiny", algo="ppo", run=options)
+        with pytest.raises(SimulatorError, match=words):
+            run.train()
+        monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "77")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,9 @@ def _picture(config: LiberoConfig) -> tuple[Check, str]:
         return Check(name, False, found, "try MUJOCO_GL=osmesa, or another driver"), ""
     if done.returncode != 0:
         tail = (done.stderr.strip().splitlines() or ["no words"])[-1]
-        return Check(name, False, f"rendering failed: {tail}", startup.renderer_hint(os.environ["MUJOCO_GL"])), ""
+        drew = startup.is_graphics(tail)
+        fix = startup.renderer_hint(os.environ["MUJOCO_GL"]) if drew else "see there"
+        return Check(name, False, f"no picture: {tail}", fix), ""
     told = json.loads(done.stdout.strip().splitlines()[-1])
     if told["deviation"] <= 5:
         found = f"the picture is empty (grey levels deviate by {told['deviation']:.1f}, wanted more than 5)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rlvla.devices import usable_cores
 from rlvla.errors import SimulatorError
 from rlvla_sim_libero import LiberoConfig, describe, published, startup
@@ -10,15 +12,9 @@ from rlvla_sim_libero import LiberoConfig, describe, published, startup
 def missing(config: LiberoConfig) -> list[str]:
     """Return a sentence for each thing that keeps workers from starting."""
     problems = startup.package_problems() or startup.missing_files()
-    try:
-        startup.set_environment()
-    except SimulatorError as error:
-        problems.append(str(error))
     if problem := startup.memory_problem(config.num_envs, processes_of(config), published(config), config.kept_tasks):
         problems.append(problem)
-    if config.bddl_file is not None and not problems:
-        problems += _of_the_file(config)
-    return problems
+    return problems or _of_what_draws() or _of_the_file(config)
 
 
 def processes_of(config: LiberoConfig) -> int:
@@ -26,8 +22,26 @@ def processes_of(config: LiberoConfig) -> int:
     return min(config.num_envs, usable_cores())
 
 
+def _of_what_draws() -> list[str]:
+    """Return why no GL context can be made."""
+    try:
+        startup.set_environment()  # before MuJoCo is imported
+        from rlvla_sim_libero.renderer import check_rendering
+
+        check_rendering()
+    except SimulatorError as error:
+        return [str(error)]
+    except Exception as error:  # MuJoCo's own import looks for EGL
+        return [
+            f"MuJoCo cannot draw: {type(error).__name__}: {error}. {startup.renderer_hint(os.environ['MUJOCO_GL'])}"
+        ]
+    return []
+
+
 def _of_the_file(config: LiberoConfig) -> list[str]:
     """Return what LIBERO does not have of a task file; it is imported for this alone (two seconds)."""
+    if config.bddl_file is None:
+        return []
     from rlvla_sim_libero.task_files import TaskFiles
 
     try:

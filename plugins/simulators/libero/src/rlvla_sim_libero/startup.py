@@ -183,10 +183,9 @@ def renderer_hint(renderer: str) -> str:
     return hint
 
 
-def is_graphics(error: Exception) -> bool:
-    """Whether an error comes from what draws."""
-    words = f"{type(error).__name__}: {error}".lower()
-    return any(word in words for word in ("egl", "osmesa", "opengl", "libgl", "gladload"))
+def is_graphics(said: object) -> bool:
+    """Whether an error, or its words, come from what draws."""
+    return any(word in str(said).lower() for word in ("egl", "osmesa", "opengl", "libgl", "gladload"))
 
 
 def version(distribution: str) -> str:
