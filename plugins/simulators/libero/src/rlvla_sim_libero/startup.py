@@ -185,7 +185,7 @@ def renderer_hint(renderer: str) -> str:
 
 def is_graphics(said: object) -> bool:
     """Whether an error, or its words, come from what draws."""
-    return any(word in str(said).lower() for word in ("egl", "osmesa", "opengl", "libgl", "gladload"))
+    return any(word in repr(said).lower() for word in ("egl", "osmesa", "opengl", "libgl", "gladload"))
 
 
 def version(distribution: str) -> str:
