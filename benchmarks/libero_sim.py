@@ -6,7 +6,8 @@ Without other options: CPU time of an env step and a reset. Each further option 
 
     --processes 1 2 4 8 16     env steps/s of that many worker processes: LIBERO's own loop (one environment a process,
                                all pictures at every step) and ours (``--rows`` environments a process)
-    --memory 64                memory of 64 environments sharing worker processes, against one environment a process
+    --memory 64                memory of 64 environments sharing worker processes, against one environment a process; with
+                               several --tasks, of as many tasks in each process (``memory_of_tasks``)
     --soak 480 --envs 64       seconds of episodes with task changes; memory and handles must not grow
     --train 64 --steps 3       training steps of one policy on all tasks (tiny model)
     --swap 4                   resets to another task: compiled then, or prepared while nobody waited
@@ -355,7 +356,8 @@ def main() -> int:
             rates.append(throughput(options.suite, tasks[0], processes, rows, options.seconds, stock=stock))
             note("throughput", rates)
     if options.memory:
-        note("memory", memory(options.suite, tasks, options.memory, options.alone))
+        part = "memory" if len(tasks) == 1 else "memory_of_tasks"
+        note(part, memory(options.suite, tasks, options.memory, options.alone))
     if options.soak:
         note("soak", soak(options.suite, tasks, options.envs, options.soak, options.rest))
     if options.swap:

@@ -14,7 +14,7 @@ import pytest
 
 from rlvla import cli, configs
 from rlvla.errors import ConfigError, SimulatorError
-from rlvla.plugin import GROUPS
+from rlvla.plugin import GROUPS, find
 from rlvla.results import EvalEpisode, EvalResults
 
 HEAVY = ("torch", "ray", "mujoco", "tensordict", "transformers", "sapien")
@@ -233,6 +233,27 @@ def test_eval_passes_overrides_and_writes_json(engine: Any, tmp_path: Path, caps
     assert json.loads(out.read_text())["n"] == 4
 
 
+def test_eval_refuses_a_file_in_a_folder_that_is_not_there_before_it_evaluates(
+    engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["eval", str(tmp_path), "--json", str(tmp_path / "none/results.json")]) == 2
+    assert f"--json: no folder {tmp_path / 'none'}; make it" in capsys.readouterr().err
+    assert not engine.runs
+
+
+def test_eval_cuts_no_names_where_it_prints_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    from rlvla.cli import eval
+
+    names = ["pick_up_the_black_bowl_" + "on_the_wooden_cabinet_" * number + "and_place_it" for number in (1, 5)]
+    episodes = [
+        EvalEpisode(task, task, name, state=0, seed=0, success=True, success_at_end=True, steps=1, episode_return=1.0)
+        for task, name in enumerate(names)
+    ]
+    eval.show(EvalResults(tuple(episodes), {}, 0, 1.0))
+    printed = capsys.readouterr().out
+    assert all(any(name in line for line in printed.splitlines()) for name in names)
+
+
 def test_eval_refuses_settings_that_it_does_not_read(
     engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,6 +297,16 @@ def test_plugins_lists_what_is_installed_with_its_state(
 def test_doctor_names_an_unknown_simulator(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "tabletopp"]) == 2
     assert "no sim plugin 'tabletopp' is installed" in capsys.readouterr().err
+
+
+def test_doctor_names_settings_that_cannot_work_and_what_to_correct(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--sim", "tabletop", "--sim.episode-stepss", "3"]) == 2
+    assert "no such option" in capsys.readouterr().err
+    from rlvla.cli import doctor
+
+    (check,) = doctor.simulator("gym", None, 60.0, Path(), find("sim", "gym").config(env=""))
+    assert not check.ok
+    assert (check.name, check.fix) == ("gym: settings", "correct the option that is named first")
 
 
 def test_doctor_reports_a_simulator_that_cannot_start(

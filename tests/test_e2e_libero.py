@@ -33,6 +33,32 @@ def test_grpo_on_libero_trains_resumes_and_is_evaluated_with_video(tmp_path):
     assert len(imageio.imread(results.episodes[0].video, plugin="pyav")) == 17
 
 
+def test_another_mujoco_release_is_warned_of_by_task_and_stands_in_the_results(tmp_path, monkeypatch, caplog):
+    """Its metadata names another release, which is all that the plugin can go by; the manifest's pin does not refuse it."""
+    other = tmp_path / "other/mujoco-3.12.0.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: mujoco\nVersion: 3.12.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(other.parent))
+    options = {"directory": str(tmp_path), "name": "run", **QUIET, "slots": 1}
+    sim = {**SIM, "num_envs": 1, "image_size": 16, "max_episode_steps": 4, "settle_steps": 0, "tasks": [5]}
+    with rlvla.build(sim=sim, model="tiny", algo="ppo", run=options) as run:
+        versions = run.evaluate(episodes=1).protocol["versions"]
+    assert versions["mujoco"] == "3.12.0"
+    assert "from 3.12.0 on the bowl of libero_spatial task 5 tips off its ramekin" in versions["warning"]
+    assert caplog.text.count(versions["warning"]) == 1
+    assert versions["GL_RENDERER"] == subprocess_renderer(sim)
+
+
+def subprocess_renderer(sim):
+    """What a worker draws with, asked before its first picture."""
+    plugin = rlvla.find("sim", "libero")
+    config = plugin.config(**{name: value for name, value in sim.items() if name not in ("use", "tasks")})
+    with open_simulator(Choice(plugin, config), rows=1, horizon=1, python=None) as simulator:
+        name = simulator.wait_ready().versions()["GL_RENDERER"]
+    assert name not in ("", "unknown", "not started")
+    return name
+
+
 def test_group_members_start_from_equal_bits_in_different_workers():
     plugin = rlvla.find("sim", "libero")
     choice = Choice(plugin, plugin.config(**{name: value for name, value in SIM.items() if name != "use"}))

@@ -90,6 +90,15 @@ def test_other_requirements_are_checked_when_it_is_loaded(make_distribution: Any
     assert "extra1" not in state
 
 
+def test_a_plugin_judges_releases_that_it_names_itself(make_distribution: Any) -> None:
+    code = "import rlvla\nplugin = rlvla.Plugin(config=dict, target='os:getcwd', describe=dict, judges=('numpy', 'absent'))\n"
+    requires = ("rlvla", "numpy<1", "absent>=2")
+    make_distribution(
+        "rlvla-judge", {"rlvla.models": {"judge": "rlvla_judge:plugin"}}, "rlvla_judge", code, requires=requires
+    )
+    assert rlvla.find("model", "judge").unmet() == ["absent>=2 (not installed)"]
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

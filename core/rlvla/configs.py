@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -501,7 +502,10 @@ def _message(item: Any, fields: Mapping[str, type[Any]]) -> str:
         return f"{where}: missing"
     if item["type"] == "value_error":  # from a config class's own __post_init__
         return f"{where}: {item['ctx']['error']}"
-    return f"{where}: got {item['input']!r}, wanted {item['msg'].removeprefix('Input should be ')}"
+    wanted = item["msg"].removeprefix("Input should be ")
+    close = difflib.get_close_matches(str(item["input"]), re.findall(r"'([^']+)'", wanted), n=1)
+    hint = f". Did you mean {close[0]!r}?" if item["type"] == "literal_error" and close else ""
+    return f"{where}: got {item['input']!r}, wanted {wanted}{hint}"
 
 
 def _close(word: str, known: Sequence[str]) -> str:

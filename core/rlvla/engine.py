@@ -69,6 +69,8 @@ class Engine:
         self._pinned_step: int | None = None
         """Whose evaluation is under way: its checkpoint may be the best one."""
         self.simulator_versions: dict[str, str] = {}
+        self._warned: set[str] = set()
+        """What simulators' versions warn of and was said."""
         self.model_manifest: dict[str, Any] = {}
         self.parameters = self.trainable = 0
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
@@ -266,10 +268,13 @@ class Engine:
             name = slot.actor.name
             _, found = await self._watch("start", standing(slot), name)
             self.graph.meter.times.worked(name, "start", began, (time.monotonic_ns() - began) / 1e9)
-            versions: dict[str, str] = found
-            return versions
+            return found  # type: ignore[no-any-return]
 
-        return (await asyncio.gather(*map(ready, slots)))[-1]
+        versions: dict[str, str] = (await asyncio.gather(*map(ready, slots)))[-1]
+        if (warning := versions.get("warning")) and warning not in self._warned:
+            self._warned.add(warning)
+            log.warning("%s", warning)
+        return versions
 
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""

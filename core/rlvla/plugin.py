@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, Generic, Literal, TypeVar
@@ -65,6 +65,9 @@ class Plugin(Generic[C, T]):
     """Simulators only: what the interpreter of its own consists of that its workers run in; None: they run in this one."""
     apart: Callable[[C], bool] | None = None
     """Whether these settings need that interpreter, from light code; None: all do."""
+    judges: tuple[str, ...] = ()
+    """Requirements whose other releases run too, with other numbers: the manifest's is what pip installs, and where another
+    one is found, the plugin itself warns of it or refuses it when it starts."""
     name: str = ""
     """Filled in by :func:`find`: the entry point's name."""
     distribution: str = ""
@@ -76,11 +79,15 @@ class Plugin(Generic[C, T]):
         Raises:
             IncompatiblePlugin: a requirement is missing or of a wrong version.
         """
-        if self.distribution and (unmet := unmet_requirements(self.distribution)):
+        if unmet := self.unmet():
             raise IncompatiblePlugin(
                 f"{self.distribution} needs {'; '.join(unmet)}: pip install -U {self.distribution}"
             )
         return load_object(self.target)  # type: ignore[no-any-return]
+
+    def unmet(self) -> list[str]:
+        """Return each requirement that is missing, or found in a release that the plugin does not judge itself."""
+        return unmet_requirements(self.distribution, but=self.judges) if self.distribution else []
 
 
 def load_object(target: str) -> Any:
@@ -173,7 +180,7 @@ def installed() -> Iterator[Installed]:
                 plugin = find(kind, entry.name)
                 summary = (plugin.config.__doc__ or "").strip().partition("\n")[0]
                 listener = plugin.listener
-                if plugin.distribution and (unmet := unmet_requirements(plugin.distribution)):
+                if unmet := plugin.unmet():
                     state = f"needs {'; '.join(unmet)}"
             except ConfigError as error:
                 state = str(error)
@@ -181,13 +188,16 @@ def installed() -> Iterator[Installed]:
             yield Installed(kind, entry.name, name, version, state, summary, listener)
 
 
-def unmet_requirements(distribution: str, only: str | None = None, extra: str = "") -> list[str]:
+def unmet_requirements(
+    distribution: str, only: str | None = None, extra: str = "", but: Collection[str] = ()
+) -> list[str]:
     """Return ``"numpy>=2 (found 1.26.4)"`` for each requirement that the installed versions do not meet.
 
     Args:
         distribution: its name.
         only: look at the requirement on this distribution alone.
         extra: count those of this extra too.
+        but: distributions of which any release does.
     """
     unmet = []
     for text in metadata.requires(distribution) or []:
@@ -202,7 +212,7 @@ def unmet_requirements(distribution: str, only: str | None = None, extra: str = 
         except metadata.PackageNotFoundError:
             unmet.append(f"{wanted} (not installed)")
             continue
-        if not requirement.specifier.contains(version, prereleases=True):
+        if requirement.name not in but and not requirement.specifier.contains(version, prereleases=True):
             unmet.append(f"{wanted} (found {version})")
     return unmet
 

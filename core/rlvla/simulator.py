@@ -138,5 +138,8 @@ class Simulator(ABC):
         raise TypeError(f"{type(self).__name__} has no scripted expert: its spec says expert=False")
 
     def versions(self) -> dict[str, str]:
-        """Return what changes its numbers (packages, renderer, driver), for the run's manifest."""
+        """Return what changes its numbers (packages, renderer, driver), for the run's manifest and an evaluation's protocol.
+
+        Asked once, when the simulator stands. What stands under ``warning`` is said aloud, too.
+        """
         return {}

@@ -46,10 +46,12 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument(
         "sims", nargs="*", metavar="SIM", help="simulators to render a picture with; none: all installed"
     )
+    parser.add_argument("--sim", action="append", default=[], metavar="SIM", help="the same, as other commands have it")
     parser.add_argument("--sim-python", metavar="PATH", help="interpreter of simulator workers (run.sim_python)")
     parser.add_argument("--timeout", type=float, default=180.0, metavar="S", help="for each simulator (default 180)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(words)
+    options.sims += options.sim
     if settings and not options.sims:
         raise ConfigError(f"{settings[0]}: settings of which simulator? rlvla doctor NAME {' '.join(settings)}")
     configs_ = {name: _config(name, settings) for name in options.sims}  # mistyped: wrong usage, not a finding
@@ -212,11 +214,13 @@ def simulator(name: str, python: str | None, timeout: float, pictures: Path, con
         choice = Choice(one, one.config() if config is None else config)
         choice.describe()
     except ConfigError as error:
-        if config is None and not isinstance(error, IncompatiblePlugin):
+        if isinstance(error, IncompatiblePlugin):
+            yield Check(name, False, str(error), f"pip install -U rlvla-sim-{name}")
+        elif config is None:
             fix = f"rlvla doctor {name} --sim.option value"
             yield Check(f"{name}: picture", False, f"not looked at, it wants settings: {error}", fix, warning=True)
         else:
-            yield Check(name, False, str(error), f"pip install -U rlvla-sim-{name}")
+            yield Check(f"{name}: settings", False, str(error), "correct the option that is named first")
         return
     try:
         python or environments.interpreter(one, choice.config)

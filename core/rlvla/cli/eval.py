@@ -42,6 +42,8 @@ def main(words: Sequence[str]) -> int:
     file, words = options.take(words, "json", "a file name, or - for stdout")
     against, words = options.take(words, "against", "a simulator's name")
     overrides = options.read_overrides(words, SECTIONS)
+    if file not in (None, "-") and not (folder := Path(file).expanduser().parent).is_dir():
+        raise ConfigError(f"--json: no folder {folder}; make it, or give another file")
 
     from rlvla import run
 
@@ -56,7 +58,7 @@ def main(words: Sequence[str]) -> int:
         print(text)
         return 0
     if file is not None:
-        Path(file).write_text(text + "\n")
+        Path(file).expanduser().write_text(text + "\n")
     for results in found:
         show(results)
     if against is not None:
@@ -71,7 +73,11 @@ def show(results: EvalResults) -> None:
     console = Console(file=sys.stdout, highlight=False)
     for title, parts in (("task", results.by_task()), ("suite", results.by_suite())):
         if len(parts) > 1:
-            console.print(_table(title, parts))
+            table = _table(title, parts)
+            if not console.is_terminal:  # a file has no width that would cut names
+                wide = console.options.update(width=10_000)
+                console.width = max(console.width, console.measure(table, options=wide).maximum)
+            console.print(table)
     for episode in results.episodes:
         if episode.video is not None:
             outcome = "solved" if episode.success else "failed"
@@ -83,11 +89,11 @@ def show(results: EvalResults) -> None:
 
 
 def _table(title: str, parts: Mapping[str, Sequence[EvalEpisode]]) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from rlvla.results import wilson
 
-    table = Table(title, "success", "95 % interval", "episodes")
+    table = Table(Column(title, overflow="fold"), "success", "95 % interval", "episodes")
     for name, episodes in parts.items():
         solved = sum(one.success for one in episodes)
         low, high = wilson(solved, len(episodes))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlvla.configs import read_choice
+from rlvla.configs import plain, read_choice
 from rlvla.errors import ConfigError
 from rlvla_sim_libero import LiberoConfig, describe, plugin, step_limits
 from rlvla_sim_libero.task_file import instruction_of
@@ -16,8 +16,18 @@ from rlvla_sim_libero.task_file import instruction_of
 TASK_FILE = """(define (problem LIBERO_Tabletop_Manipulation)
   (:domain robosuite)
   (:language Put the “Bowl” away)
-  (:regions (spot (:target main_table) (:ranges ((-0.1 0.1 0.1 0.2))) (:yaw_rotation ((0.0 0.0)))))
-  (:goal (And (On bowl_1 plate_1)))
+  (:regions
+    (spot (:target main_table) (:ranges ((-0.1 0.1 0.1 0.2))) (:yaw_rotation ((0.0 pi/2))))
+    (drawer_place (:target main_table) (:ranges ((-0.3 -0.3 -0.2 -0.2))))
+    (top_region (:target wooden_cabinet_1)))
+  (:fixtures main_table - table  wooden_cabinet_1 - wooden_cabinet)
+  (:objects bowl_1 - akita_black_bowl  plate_1 - plate)
+  (:init
+    (On bowl_1 main_table_spot)
+    (On plate_1 bowl_1)  ; a comment
+    (On wooden_cabinet_1 main_table_drawer_place)
+    (Open wooden_cabinet_1_top_region))
+  (:goal (And (On bowl_1 plate_1) (In plate_1 wooden_cabinet_1_top_region)))
 )
 """
 
@@ -55,6 +65,31 @@ def test_suites_have_their_published_sizes_and_limits(suite: str, tasks: int, li
     assert (len(spec.tasks), spec.max_episode_steps) == (tasks, limit)
 
 
+@pytest.mark.parametrize(
+    ("suite", "limits"),
+    [
+        ("libero_spatial", {240}),
+        ("libero_object", {240}),
+        ("libero_goal", {320}),
+        ("libero_10", {512}),
+        ("libero_130", {240, 320, 512}),
+    ],
+)
+def test_limits_of_rlinf_are_a_preset(suite: str, limits: set[int]) -> None:
+    config = LiberoConfig(suite=suite, step_limits="rlinf")  # type: ignore[arg-type]
+    assert set(step_limits(config, describe(config).tasks)) == limits
+
+
+def test_a_task_of_ones_own_has_the_limit_of_the_suite_that_is_set(tmp_path: Path) -> None:
+    path = tmp_path / "own.bddl"
+    path.write_text(TASK_FILE, encoding="utf-8")
+    found = [
+        describe(LiberoConfig(bddl_file=str(path), suite=suite)).max_episode_steps  # type: ignore[arg-type]
+        for suite in ("libero_spatial", "libero_goal", "libero_130")
+    ]
+    assert found == [220, 300, 520]
+
+
 def test_step_limit_can_be_chosen() -> None:
     assert describe(LiberoConfig(max_episode_steps=17)).max_episode_steps == 17
 
@@ -77,6 +112,8 @@ def test_chosen_tasks_keep_their_order() -> None:
         ({"tasks": ("fly",)}, "no task 'fly' in libero_spatial. Its tasks have the numbers 0 to 9"),
         ({"cameras": ("primary", "left")}, "wanted one or more of ('primary', 'wrist')"),
         ({"bddl_file": "/nowhere/task.bddl"}, "wanted an existing task file"),
+        ({"step_limits": "rlimf"}, "got 'rlimf', wanted one of ('openvla', 'rlinf')"),
+        ({"step_limits": "rlinf", "max_episode_steps": 100}, "rlinf says nothing beside max_episode_steps"),
     ],
 )
 def test_settings_that_cannot_work_say_what_would(options: dict, words: str) -> None:
@@ -117,6 +154,19 @@ def test_instruction_is_the_definitions_text_and_not_the_file_name(tmp_path: Pat
     assert task.initial_states == 0
 
 
+def test_a_relative_task_file_is_noted_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.bddl").write_text(TASK_FILE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    stored = plain(read_choice("sim", {"use": "libero", "bddl_file": "own.bddl"}).config)["bddl_file"]
+    monkeypatch.chdir("/")
+    assert describe(read_choice("sim", {"use": "libero", "bddl_file": stored}).config).tasks[0].name == "own"
+
+
+def test_a_misspelt_suite_of_a_recipe_has_its_close_name() -> None:
+    with pytest.raises(ConfigError, match="sim.suite: got 'libero_spatail', wanted .* Did you mean 'libero_spatial'?"):
+        read_choice("sim", {"use": "libero", "suite": "libero_spatail"})
+
+
 def test_long_instructions_have_room(tmp_path: Path) -> None:
     path = tmp_path / "long.bddl"
     path.write_text(TASK_FILE.replace("away", "é" * 1000), encoding="utf-8")
@@ -133,11 +183,60 @@ def test_long_instructions_have_room(tmp_path: Path) -> None:
             "LIBERO_Tabeltop_Manipulation",
             "Did you mean 'LIBERO_Tabletop_Manipulation'?",
         ),
-        ("(On bowl_1 plate_1)))", "(On bowl_1 plate_1))", "1 '(' without ')'"),
+        (
+            "(On bowl_1 plate_1) (In",
+            "(On bowl_1 plate_1 (In",
+            "1 '(' without ')' at its end, the first one in line 1, the last one in line 1; close them",
+        ),
         ("(:domain robosuite)", "(:domain robosuite))))", "without its '('"),
         (":goal", ":gaol", "success could not be measured"),
-        ("((0.0 0.0))", "((__import__('os').getpid() 0))", "wanted numbers and pi"),
+        ("((0.0 pi/2))", "((__import__('os').getpid() 0))", "wanted numbers and pi"),
         ("(problem LIBERO_Tabletop_Manipulation)", "", "no '(problem NAME)'"),
+        ("(define", "(defined", "wanted '(define (problem NAME) ...)'"),
+        (":fixtures", ":fixture", ", line 8: no entry ':fixture'. Did you mean ':fixtures'?"),
+        (
+            "(:ranges ((-0.1",
+            "(:range ((-0.1",
+            ", line 5: no attribute of region 'spot' ':range'. Did you mean ':ranges'?",
+        ),
+        ("(:ranges ((-0.3 -0.3 -0.2 -0.2)))", "", "region 'drawer_place' of main_table has no '(:ranges"),
+        ("-0.1 0.1 0.1 0.2", "-0.1 0.1 0.1", "wanted ((x0 y0 x1 y1) ...) in metres"),
+        ("-0.1 0.1 0.1 0.2", "0.2 0.1 0.1 0.2", "wanted ((x0 y0 x1 y1) ...) in metres, x0 <= x1"),
+        (":target wooden_cabinet_1", ":target wooden_cabin_1", "Did you mean 'wooden_cabinet_1'?"),
+        ("plate_1 - plate", "plate_1", "'plate_1' in (:objects ...) has no category"),
+        (
+            "(On bowl_1 main_table_spot)",
+            "(On bowl_1 main_table_sopt)",
+            ", line 11: no object, fixture or region (in :init) 'main_table_sopt'. Did you mean 'main_table_spot'?",
+        ),
+        (
+            "(On plate_1 bowl_1)",
+            "(Onto plate_1 bowl_1)",
+            ", line 12: no predicate (in :init) 'Onto'. Did you mean 'on'?",
+        ),
+        (
+            "(Open wooden_cabinet_1_top_region)",
+            "(Open wooden_cabinet_1_top_regoin)",
+            "Did you mean 'wooden_cabinet_1_top",
+        ),
+        (
+            "(And (On bowl_1 plate_1)",
+            "(And (On bowl_2 plate_1)",
+            ", line 15: no object, fixture or region (in :goal) 'bowl_2'. Did you mean 'bowl_1'?",
+        ),
+        (
+            "(And (On bowl_1 plate_1)",
+            "(And (Above bowl_1 plate_1)",
+            "no predicate (in :goal) 'Above'. There is: close, in, on",
+        ),
+        ("(And (On bowl_1 plate_1)", "(And (On bowl_1)", "(On bowl_1) in :goal has 1 names, On takes 2"),
+        (
+            "(And (On bowl_1 plate_1)",
+            "(And (On bowl_1 main_table)",
+            "no object, fixture or region (in :goal) 'main_table'",
+        ),
+        ("(:goal (And", "(:goal (Or", "wants predicates of names, such as '(On bowl_1 plate_1)', joined by And alone"),
+        ("(And (On bowl_1 plate_1)", "(And bowl_1", "wants predicates of names"),
     ],
 )
 def test_malformed_task_files_say_what_is_wrong(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -146,8 +245,10 @@ def test_malformed_task_files_say_what_is_wrong(tmp_path: Path, old: str, new: s
     with pytest.raises(ConfigError) as caught:
         instruction_of(path)
     assert words in str(caught.value)
+    assert all(problem.startswith(f"bddl_file: {path}") for problem in caught.value.problems)
 
 
 def test_plugin_names_its_class_and_doctor() -> None:
     assert plugin.target == "rlvla_sim_libero.simulator:LiberoSimulator"
     assert plugin.doctor == "rlvla_sim_libero.doctor:checks"
+    assert plugin.preflight == "rlvla_sim_libero.preflight:missing"

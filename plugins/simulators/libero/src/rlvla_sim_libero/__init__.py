@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -42,11 +42,19 @@ class LiberoTasks:
     image_size: Annotated[int, Ge(16), Le(1024)] = 256
     """Height and width of a picture in pixels."""
     max_episode_steps: Annotated[int, Ge(1)] | None = None
-    """Env steps before an episode is truncated; None: the published limit of the task's suite (220, 280, 300, 520, 400)."""
+    """Env steps before an episode is truncated; None: what ``step_limits`` says."""
+    step_limits: Literal["openvla", "rlinf"] = "openvla"
+    """Limits of spatial, object, goal, 10, 90: ``openvla`` 220, 280, 300, 520, 400, of published evaluations; ``rlinf`` 240,
+    240, 320, 512, 512, of RLinf's training."""
     settle_steps: Annotated[int, Ge(0)] = 10
     """Steps without motion after a reset, until objects lie still; not counted as env steps of the episode."""
     success_reward: Annotated[float, Gt(0)] = 1.0
     """Reward of the action that solves the task; every other action gets 0."""
+
+    def __post_init__(self) -> None:
+        """Note where the task file is, since a run may be resumed from another folder."""
+        if self.bddl_file is not None:
+            object.__setattr__(self, "bddl_file", str(Path(self.bddl_file).expanduser().absolute()))
 
 
 @rlvla.config
@@ -57,7 +65,7 @@ class LiberoConfig(LiberoTasks):
     """Environments in all workers together. There is a worker process a core, whose environments share compiled tasks."""
     kept_tasks: Annotated[int, Ge(0)] = 2
     """Compiled tasks that a worker process keeps although none of its environments runs them any more, so that coming back
-    to one costs no rebuild. Each is 1.0 GiB in software rendering."""
+    to one costs no rebuild. Each is 0.15 GiB, or 0.75 (in software rendering) if it looks unlike all that stand."""
     stock_path: bool = False
     """Run LIBERO's own environment unchanged (full reset, all pictures at every step): slow, for comparison."""
 
@@ -99,8 +107,16 @@ def _task_problems(tasks: Sequence[int | str], suite: str) -> list[str]:
 
 
 def step_limits(config: LiberoTasks, tasks: Sequence[TaskSpec]) -> list[int]:
-    """Return the env steps of an episode of each task: what is configured, else the published limit of its suite."""
-    return [config.max_episode_steps or STEP_LIMITS[task.suite or config.suite] for task in tasks]
+    """Return the env steps of an episode of each task: what is configured, else the limit of its suite."""
+    if config.max_episode_steps is not None:
+        return [config.max_episode_steps] * len(tasks)
+    limits = STEP_LIMITS[config.step_limits]
+    return [limits[task.suite] if task.suite else _of_suite(config.suite, limits) for task in tasks]
+
+
+def _of_suite(suite: str, limits: Mapping[str, int]) -> int:
+    """Return the limit of a task of one's own, which is set in the place of a suite."""
+    return limits.get(suite, max(limits.values()))
 
 
 def describe(config: LiberoConfig) -> SimulatorSpec:
@@ -129,6 +145,12 @@ def describe(config: LiberoConfig) -> SimulatorSpec:
             tasks = (TaskSpec(Path(config.bddl_file).stem, instruction_of(config.bddl_file)),)
         except ConfigError as error:
             problems += error.problems
+    if config.step_limits not in STEP_LIMITS:
+        problems.append(f"step_limits: got {config.step_limits!r}, wanted one of {tuple(STEP_LIMITS)}")
+    elif config.max_episode_steps is not None and config.step_limits != "openvla":
+        problems.append(
+            f"step_limits: {config.step_limits} says nothing beside max_episode_steps; leave one of them out"
+        )
     wrong_cameras = [role for role in config.cameras if role not in CAMERAS]
     if wrong_cameras or not config.cameras or len(set(config.cameras)) < len(config.cameras):
         problems.append(f"cameras: got {config.cameras}, wanted one or more of {tuple(CAMERAS)}, each once")
@@ -172,5 +194,7 @@ plugin: rlvla.Plugin[LiberoConfig, LiberoSimulator] = rlvla.Plugin(
     target="rlvla_sim_libero.simulator:LiberoSimulator",
     describe=describe,
     doctor="rlvla_sim_libero.doctor:checks",
+    preflight="rlvla_sim_libero.preflight:missing",
+    judges=("mujoco",),
     drawing="choose another renderer: MUJOCO_GL=osmesa draws on the CPU, MUJOCO_EGL_DEVICE_ID names another GPU",
 )

@@ -1,7 +1,7 @@
 """The compiled tasks of one process: built once for all rows that run them, kept a while when the last one leaves.
 
-Building costs a compile (0.4 s) and an upload of meshes and textures to a GL context (1 s in software rendering); coming
-back to a task that was kept costs neither.
+Building costs a compile (0.4 s) and, of the first task of a look, an upload of meshes and textures to a GL context (1 s in
+software rendering); coming back to a task that was kept costs neither.
 """
 
 from __future__ import annotations
@@ -10,30 +10,31 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlvla_sim_libero.renderer import Renderer
+from rlvla_sim_libero.renderer import Renderer, Renderers
 from rlvla_sim_libero.scene import Episode, Scene
 
 
 @dataclass
 class Built:
-    """A compiled task with its GL context, which is made when the first picture is drawn."""
+    """A compiled task and who draws it, known when the first picture is drawn."""
 
     scene: Scene
-    size: int
+    renderers: Renderers
     rows: int = 0
     """Rows that run it."""
-    _renderer: Renderer | None = None
+    _drawn_by: tuple[bytes, Renderer] | None = None
 
     @property
     def renderer(self) -> Renderer:
-        if self._renderer is None:
-            self._renderer = Renderer(self.scene.model, self.size)
-        return self._renderer
+        if self._drawn_by is None:
+            self._drawn_by = self.renderers.lend(self.scene.model)
+        return self._drawn_by[1]
 
     def close(self) -> None:
         self.scene.close()
-        if self._renderer is not None:
-            self._renderer.close()
+        if self._drawn_by is not None:
+            self.renderers.give_back(self._drawn_by[0])
+            self._drawn_by = None
 
 
 class BuiltTasks:
@@ -47,7 +48,7 @@ class BuiltTasks:
 
     def __init__(self, build: Callable[[int], Scene], size: int, kept: int) -> None:
         self._build = build
-        self._size = size
+        self._renderers = Renderers(size)
         self._kept = kept
         self._tasks: OrderedDict[int, Built] = OrderedDict()
         self.builds = 0
@@ -62,7 +63,7 @@ class BuiltTasks:
             self._tasks[task].rows += 1
         self.drop(self._kept)  # before another one is built: there is never more than that in memory
         if task not in self._tasks:
-            self._tasks[task] = Built(self._build(task), self._size, rows=1)
+            self._tasks[task] = Built(self._build(task), self._renderers, rows=1)
             self.builds += 1
         built = self._tasks[task]
         return built, built.scene.lend()
@@ -75,7 +76,7 @@ class BuiltTasks:
                 self._tasks.move_to_end(task)  # kept longest
         for task in missing[: max(0, self._kept - (len(tasks) - len(missing)))]:
             self.drop(self._kept - 1)
-            self._tasks[task] = Built(self._build(task), self._size)
+            self._tasks[task] = Built(self._build(task), self._renderers)
             self.builds += 1
             _ = self._tasks[task].renderer
 

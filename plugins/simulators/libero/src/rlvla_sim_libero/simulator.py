@@ -44,11 +44,10 @@ class LiberoSimulator(Simulator):
         self._config = config
         self._success_reward = config.success_reward
         self._files = TaskFiles(config, self.spec.tasks)
-        startup.check_memory(rows)
+        if problem := startup.memory_problem(rows, 1, published(config), config.kept_tasks):
+            raise SimulatorError(problem)
         self._files.check()
-        if warning := startup.mujoco_warning(published(config)):
-            log.warning("%s", warning)
-        check_rendering()
+        self._renderer_name = check_rendering()
         self._rows = rows
         self._limits = step_limits(config, self.spec.tasks)
         self._cameras = [camera.name for camera in self.spec.cameras]
@@ -59,10 +58,11 @@ class LiberoSimulator(Simulator):
         self._steps = [0] * rows
         self._condition = [_EMPTY] * rows
         self._recorded: set[int] = set()
-        self._renderer_name = ""
         size = config.image_size
         self._images = {name: np.zeros((rows, size, size, 3), np.uint8) for name in self._cameras}
         self._state = np.zeros((rows, self.spec.state_dim), np.float32)
+        if config.bddl_file is not None:
+            self._enter(0, 0)  # what LIBERO cannot build of it is said now
 
     # The contract ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,9 @@ class LiberoSimulator(Simulator):
     def versions(self) -> dict[str, str]:
         names = (*startup.PINS, *startup.ASSET_PACKAGES[:1], "numpy", "scipy", "numba")
         found = {name: startup.version(name) for name in names}
-        return {**found, "MUJOCO_GL": startup.set_environment(), "GL_RENDERER": self._renderer_name or "not started"}
+        warning = startup.mujoco_warning(published(self._config))
+        drawing = {"MUJOCO_GL": startup.set_environment(), "GL_RENDERER": self._renderer_name}
+        return {**found, **drawing, **({"warning": warning} if warning else {})}
 
     # Its parts -------------------------------------------------------------------------------------------------------
 
@@ -204,7 +206,6 @@ class LiberoSimulator(Simulator):
         running = self._running[row]
         assert running is not None, "a row that is observed runs a task"
         renderer = running.built.renderer
-        self._renderer_name = self._renderer_name or renderer.name
         pose = scene.pose()
         with scene.lamps_as_shown():
             for name in cameras:

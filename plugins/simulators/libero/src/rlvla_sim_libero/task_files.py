@@ -10,6 +10,8 @@ import numpy as np
 from rlvla.errors import SimulatorError
 from rlvla.specs import Start, TaskSpec
 from rlvla_sim_libero import LiberoTasks, published, startup
+from rlvla_sim_libero.task_file import read_task_file
+from rlvla_sim_libero.task_names import WORKSPACES, not_there
 
 
 class TaskFiles:
@@ -30,6 +32,18 @@ class TaskFiles:
         startup.assets_folder()
         for task in range(len(self._tasks)):
             self.bddl(task)
+        if self._own is not None:
+            self._check_categories(self._own)
+
+    def _check_categories(self, path: str) -> None:
+        """Look whether LIBERO has what a task file calls its objects and fixtures."""
+        from libero.libero.envs.objects import OBJECTS_DICT
+
+        categories = read_task_file(path).categories
+        unknown = {name: what for name, what in categories.items() if what not in {*OBJECTS_DICT, *WORKSPACES}}
+        problems = [not_there(f"kind of object ({name})", what, OBJECTS_DICT) for name, what in unknown.items()]
+        if problems:
+            raise SimulatorError("\n".join(f"{path}: {problem}" for problem in problems))
 
     def bddl(self, task: int) -> Path:
         """Return a task's BDDL file."""

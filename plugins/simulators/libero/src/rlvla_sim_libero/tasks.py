@@ -26,9 +26,20 @@ class Task:
     def instruction(self) -> str:
         return re.sub(r"^[A-Z_]+SCENE\d+_", "", self.name).replace("_", " ")
 
+    @property
+    def look(self) -> str:
+        """What it shares meshes and textures with: tasks of a suite, of a scene in it, or of libero_object none."""
+        scene = re.match(r"[A-Z_]+SCENE\d+", self.name)
+        own = self.name if self.suite == "libero_object" else ""
+        return f"{self.suite}/{scene[0] if scene else own}"
 
-STEP_LIMITS = {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400}
-"""Env steps of an episode in published evaluations (settle steps not counted)."""
+
+STEP_LIMITS = {
+    "openvla": {"libero_spatial": 220, "libero_object": 280, "libero_goal": 300, "libero_10": 520, "libero_90": 400},
+    "rlinf": {"libero_spatial": 240, "libero_object": 240, "libero_goal": 320, "libero_10": 512, "libero_90": 512},
+}
+"""Env steps of an episode (settle steps not counted): of published evaluations, and of RLinf's training configurations
+(github.com/RLinf/RLinf, ``examples/embodiment/config/libero_*``)."""
 
 _NAMES = {
     "libero_spatial": """
@@ -176,5 +187,3 @@ _BASE = {suite: tuple(Task(suite, name) for name in names.split()) for suite, na
 
 SUITES: dict[str, tuple[Task, ...]] = {**_BASE, "libero_130": tuple(task for tasks in _BASE.values() for task in tasks)}
 """Suite to its tasks, in LIBERO's order. ``libero_130`` is spatial, object, goal, 10 and 90, one after another."""
-
-STEP_LIMITS["libero_130"] = max(STEP_LIMITS.values())
