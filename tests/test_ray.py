@@ -161,7 +161,7 @@ def test_a_dead_evaluator_is_replaced(tmp_path, ray):
     options = {"evaluation": {"every": 1, "episodes": 3, "num_envs": 2}, "deterministic": True}
     with build(tmp_path, "local", "local", **options) as run:
         run.train()
-    with build(tmp_path, "ray", "ray", listeners=[killer], **options) as run:
+    with build(tmp_path, "ray", "ray", listeners=[killer], train={"offload": "all"}, **options) as run:
         killer.train(run)
     assert left(tmp_path / "ray") == left(tmp_path / "local")
     found = [sorted((tmp_path / one / "evaluations").iterdir()) for one in ("local", "ray")]
@@ -249,12 +249,12 @@ def near(one: Path, other: Path, step: int, relative: float = 1e-5) -> None:
 
 
 def test_two_ranks_are_one_and_their_checkpoint_goes_on_at_one(tmp_path, ray):
-    """FSDP2, sync, tabletop; rollouts are the same bits, training to rounding."""
+    """FSDP2, weights and moments away in between, sync, tabletop; rollouts are the same bits, training to rounding."""
     sim = {"use": "tabletop"}
     with build(tmp_path, "one", "local", WHOLE, sim=sim, deterministic=True, keep_last=5, save_every=1) as run:
         run.train()
     two = {"devices": 2, "placement": SHARED, "deterministic": True, "keep_last": 5}
-    with build(tmp_path, "two", "ray", WHOLE, sim=sim, train={"shard": "fsdp"}, **two) as run:
+    with build(tmp_path, "two", "ray", WHOLE, sim=sim, train={"shard": "fsdp", "offload": "all"}, **two) as run:
         run.train(steps=2)
         assert len(run._engine.trainer.ranks) == 2
     near(tmp_path / "one", tmp_path / "two", 2)

@@ -19,6 +19,7 @@ from rlvla.batch import Action, ObservationBatch
 from rlvla.errors import CheckpointError
 from rlvla.model import Model
 from rlvla.noise import Noise
+from rlvla.offload import OnDemand
 from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, AlgorithmSpec, Camera, Role, SimulatorSpec, StatePart, TaskSpec
 from rlvla.testing.suite import Conformance, check, skip
@@ -283,6 +284,19 @@ class ModelConformance(Conformance):
         there = sum(one.numel() for one in whole.trainable().values())
         if len(units) > 1:
             assert most < there, f"{most} of {there} trained numbers were gathered at once, in spite of wrap_units()"
+
+    def test_weights_may_wait_in_host_memory(self) -> None:
+        """What went away between two training steps (``train.offload``) comes back to where it was: the same log-probs; copies too."""
+        model, observation = self.model(), self.observation()
+        replay = self.acted(model, observation, self.noise()).replay
+        before = self._logp(model, observation, replay)
+        weights = OnDemand(model, True, shared=False)
+        for _ in range(2):
+            with weights.here():
+                again, copied = self._logp(model, observation, replay), acting_copy(model)
+            near(again, before, 0.0, "log-probs are others after the weights were away")
+        with weights.here():
+            near(self._logp(copied, observation, replay), before, self.tolerance, "a copy made then acts otherwise")
 
     def test_save_and_load(self) -> None:
         """What ``save`` writes, ``load`` reads: the same bits, no pickle."""
