@@ -57,10 +57,10 @@ def store() -> tuple[float, int]:
 
 
 def processes() -> dict[str, float]:
-    """Return MiB of memory of the driver, of Ray's workers and simulators' workers with actors in them, and of Ray's own."""
+    """Return MiB of memory of the driver, of Ray's workers and simulators' workers with actors in them, and of Ray itself."""
     me = psutil.Process()
     found = {"driver": _own(me)}
-    own = 0.0
+    rest = 0.0
     for child in me.children(recursive=True):
         try:
             words, mib = child.cmdline(), _own(child)
@@ -70,9 +70,11 @@ def processes() -> dict[str, float]:
             found[f"actors {child.pid}"] = mib
         elif "rlvla.worker" in words:
             found[f"simulator {child.pid}"] = mib
+        elif words and Path(words[0]).name in ("gcs_server", "raylet"):
+            found[Path(words[0]).name] = mib
         else:
-            own += mib
-    return {**found, "Ray's own": own}
+            rest += mib
+    return {**found, "others of Ray": rest}
 
 
 def _own(process: psutil.Process) -> float:

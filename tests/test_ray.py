@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import pickle
@@ -20,7 +21,9 @@ from safetensors.torch import load_file as load_tensors
 
 import rlvla
 from rlvla import checkpoint, configs, state_files, trainers, versions
+from rlvla.configs import Choice
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
+from rlvla.plugin import find
 from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
@@ -434,3 +437,17 @@ def test_a_machine_without_a_package_is_named(ray):
     cluster.check_nodes(library, here)
     with pytest.raises(ConfigError, match=r"node \S+: rlvla-sim-moon is not installed, wanted 0\.1\.0: pip install"):
         cluster.check_nodes(library, {**here, "rlvla-sim-moon": "0.1.0"})
+
+
+def test_what_a_simulator_misses_is_asked_where_it_is_to_live(tmp_path, ray):
+    """In a worker on that machine, before any model is made; here it misses whatever its config has."""
+    plugin = dataclasses.replace(find("sim", "fake"), preflight="builtins:dir")
+    began = time.monotonic()
+    sim = Choice(plugin, plugin.config(num_envs=5))
+    options = {"runtime": "ray", "device": "cpu", "directory": str(tmp_path), "without": ["display", "tensorboard"]}
+    with (
+        rlvla.build(sim=sim, model="fake", algo=PPO, run=options) as run,
+        pytest.raises(SimulatorError, match=r"^node \S+: fake: (.*\n)*num_envs\n"),
+    ):
+        run.train()
+    assert time.monotonic() - began < 30

@@ -55,7 +55,8 @@ class Plugin(Generic[C, T]):
     """``"module:function"``, config to ``Check``s: what ``rlvla doctor`` looks at, run in a worker process."""
     preflight: str | None = None
     """Simulators only: ``"module:function"``, config to a list of what this machine lacks, by files and settings alone; asked
-    in the workers' interpreter before a run loads a model, so it takes a second at most. :mod:`rlvla.preflight`."""
+    in the workers' interpreter before a run loads a model, on each machine that will have workers, so it takes a second at most.
+    :mod:`rlvla.preflight`."""
     drawing: str = ""
     """Simulators only: what chooses or mends what draws its pictures, where ``rlvla doctor`` sees none."""
     environment: Environment | None = None
