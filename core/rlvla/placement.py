@@ -46,7 +46,7 @@ class Placement:
 
     def __str__(self) -> str:
         """Return one line: who is where."""
-        return ", ".join(f"{role} {_written(getattr(self, role))}" for role in ROLES)
+        return ", ".join(f"{role} {written(getattr(self, role))}" for role in ROLES)
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def transport(placement: Placement, *, ray: bool, gpus: bool, chosen: str | None
     clashes = gpus and placement.trainer[0] in placement.generator
     if chosen == "process" and not beside:
         raise ConfigError(
-            f"run.transport: got 'process', but generators ({_written(placement.generator)}) do not all live with a trainer rank "
-            f"({_written(placement.trainer)}): take 'broadcast' or 'store'"
+            f"run.transport: got 'process', but generators ({written(placement.generator)}) do not all live with a trainer rank "
+            f"({written(placement.trainer)}): take 'broadcast' or 'store'"
         )
     if chosen == "broadcast" and clashes:
         raise ConfigError(
@@ -156,7 +156,7 @@ def resolve(
     both = sorted(set(lists["simulator"]) & set(lists["generator"]))
     if apart and both and devices > 1:
         raise ConfigError(
-            f"run.placement: simulators and generators both got device {_written(both)}, wanted none in common: this scheduler "
+            f"run.placement: simulators and generators both got device {written(both)}, wanted none in common: this scheduler "
             "lets them work in turn, and on one GPU they would only wait for each other; take placement 'hybrid' or "
             "'disaggregated', or the scheduler async-rollout"
         )
@@ -234,7 +234,7 @@ def _read(text: str, devices: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _written(devices: Sequence[int]) -> str:
+def written(devices: Sequence[int]) -> str:
     """Return ``0-3,6`` for (0, 1, 2, 3, 6)."""
     parts: list[list[int]] = []
     for one in devices:
