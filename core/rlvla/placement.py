@@ -9,6 +9,7 @@ slots, and units go to trainer ranks by ticket.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,6 +149,7 @@ def resolve(
         ConfigError: with everything that is wrong.
     """
     apart = simulates_on_gpu and alternates
+    chosen = _mapping(chosen) if isinstance(chosen, str) and chosen.lstrip().startswith("{") else chosen
     derived = "hybrid" if apart and devices > 1 else "collocated"
     if isinstance(chosen, Mapping):
         lists = _explicit(chosen, devices)
@@ -190,6 +192,18 @@ def _named(name: str, devices: int, simulates_on_gpu: bool) -> dict[str, tuple[i
         return {"simulator": rest, "generator": rest, "trainer": trainer}
     half = len(rest) // 2
     return {"simulator": rest[:half], "generator": rest[half:], "trainer": trainer}
+
+
+def _mapping(text: str) -> Mapping[str, Any]:
+    """Return devices of each role as a command line gives them, in JSON."""
+    try:
+        found: Mapping[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"run.placement: got {text!r}, which is no JSON ({error}): wanted for instance "
+            '{"simulator": "0-3", "generator": "4-7", "trainer": "all"}'
+        ) from error
+    return found
 
 
 def _explicit(chosen: Mapping[str, Any], devices: int) -> dict[str, tuple[int, ...]]:

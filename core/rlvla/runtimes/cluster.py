@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Container, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,26 @@ def reach(place: str, seconds: float = 5.0) -> None:
             f"run.runtime: nobody answers at RAY_ADDRESS={place} ({error}): look at `ray status` there, and at firewalls; or unset "
             "it, and the run starts Ray on this machine"
         ) from error
+
+
+def check_ports(wanted: int = 64) -> None:
+    """Make sure that a Ray can start on this machine as far as ports and open files go: it would find out in 40 s, and not say so.
+
+    Args:
+        wanted: that Ray, its workers and a run's meeting places may take.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    with ExitStack() as held:
+        for number in range(wanted):
+            try:
+                held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            except OSError as error:
+                raise ConfigError(
+                    f"run.runtime: 'ray' wants {wanted} free ports and open files on this machine, got {number}: {error.strerror}: "
+                    "look at `ss -s`, at `sysctl net.ipv4.ip_local_port_range` and at `ulimit -n`"
+                ) from error
 
 
 def misfits(node: str, wanted: Mapping[str, str], found: Mapping[str, str | None]) -> list[str]:

@@ -139,7 +139,7 @@ class _Place:
         self.host = self._started()
 
     def _started(self) -> Any:
-        # Ray would keep what it knows of the last 100,000 calls: 250 MiB after 20 minutes (benchmarks/results/ray_object_store.md).
+        # Else Ray keeps what it knows of the last calls: 250 MiB after 20 minutes (benchmarks/results/ray_object_store.md).
         options = {"num_cpus": 0, "max_concurrency": _CALLS, "enable_task_events": False, **self._where}
         return ray.remote(_Host).options(**options).remote(self._makers)
 
@@ -293,7 +293,7 @@ def _connect(played: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one for this run alone.
 
     Raises:
-        ConfigError: of another version of Ray or Python, nobody there, or too little shared memory.
+        ConfigError: of another version of Ray or Python, nobody there, or too little of what it takes to start one.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
@@ -311,12 +311,22 @@ def _connect(played: int) -> None:
             log.warning(
                 "Ray listens on every interface and takes anybody: RAY_AUTH_MODE is not 'token'; mind the firewall"
             )
-        ray.init(
-            num_cpus=usable_cores(),
-            object_store_memory=cluster.store_bytes(played),
-            include_dashboard=False,
-            **quiet,
-        )
+        cluster.check_ports()
+        store = cluster.store_bytes(played)
+        try:
+            ray.init(
+                address="local",  # not one that somebody has started on this machine
+                num_cpus=usable_cores(),
+                object_store_memory=store,
+                include_dashboard=False,
+                **quiet,
+            )
+        except Exception as error:  # it raises these themselves
+            ray.shutdown()
+            raise ConfigError(
+                f"run.runtime: Ray does not start on this machine: {error} Look at /tmp/ray/session_latest/logs, at free memory, and at "
+                "processes that an earlier Ray has left (ray stop)"
+            ) from error
 
 
 def _reserved(devices: int) -> Any:
