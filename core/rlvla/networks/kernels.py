@@ -98,8 +98,8 @@ def add_modulated(
 
 def _normed(x: Tensor, eps: float) -> Tensor:
     wide = x.float()
-    variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)  # one pass, where two means would be two
-    return (wide - mean) * torch.rsqrt(variance + eps)
+    centred = wide - wide.mean(-1, keepdim=True)  # two means: a variance in one pass divides at every element (Welford)
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
 
 
 def add_scaled_layer_norm(
