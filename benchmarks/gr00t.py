@@ -111,7 +111,7 @@ class Plain:
         from transformers import Qwen3Config, Qwen3Model, SiglipVisionConfig, SiglipVisionModel
 
         eagle, siglip, qwen = model.network.backbone.eagle_model, model.header.siglip, model.header.qwen
-        vision_config = SiglipVisionConfig(**asdict(siglip), hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-6)
+        vision_config = SiglipVisionConfig(**asdict(siglip), hidden_act="gelu_pytorch_tanh")
         text_config = Qwen3Config(**asdict(qwen), tie_word_embeddings=True)
         made = []
         for kind, config, weights in (
@@ -282,7 +282,7 @@ def flops(header: Header, tokens: int, cameras: int, steps: int) -> dict[str, fl
 def floors(model: Gr00tModel, options: argparse.Namespace) -> dict[str, Any]:
     """Return the machine's rates and what they allow at best, milliseconds a chunk."""
     header, width = model.header, model.prompts._width or 0
-    parts = flops(header, width, options.cameras, model.config.denoising_steps)
+    parts = flops(header, width, options.cameras, model.network.layout.steps)
     one_step = parts.pop("one_step")
     rows, side = options.batches[-1], 8192 if DEVICE.type == "cuda" else 256
     patches, words = rows * options.cameras * header.siglip.tokens, rows * width

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import libero_sim
+import model_parts
 import numpy as np
 import torch
 
@@ -52,6 +53,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--contacts", type=int, default=200, help="room for contacts of a world on average")
     made.add_argument("--constraints", type=int, default=600, help="room for constraint rows of a world")
     made.add_argument("--cpu-seconds", type=float, default=8.0, help="of the CPU backend; 0: not measured")
+    made.add_argument(
+        "--kernels", type=int, default=0, help="of an env step that are listed with their times; on a GPU"
+    )
     made.add_argument("--device", default="cuda")
     made.add_argument("--output", type=Path, default=RESULT)
     return made
@@ -148,6 +152,10 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
         }
         for name, play in parts.items():
             told["ms"][f"{name} of an env step"] = ms(timed_program(args, batch, play))
+        if args.kernels:
+            told["kernels"] = model_parts.profiled(lambda: batch.step(action[0, 0], live), args.kernels)
+            for one in told["kernels"]:
+                say(worlds=count, **one)
     seen = batch.worlds.seen()
     told |= {
         "contacts_seen": seen.contacts,

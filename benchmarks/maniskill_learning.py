@@ -30,6 +30,18 @@ EXAMPLES = {
     "state": "tiny_maniskill_ppo_sync_cpu.py",
     "rgb": "tiny_maniskill_ppo_async-rollout_cuda.py",
 }
+_SPEED = (
+    "env_steps_per_second_run",
+    "env_steps_per_second_run_device_bound",
+    "env_steps_per_second_run_schedule_bound",
+    "time/run_overlap_efficiency",
+    "time/busy_simulators",
+    "time/busy_generator",
+    "time/busy_trainer",
+    "time/busy_cores",
+    "time/slots_wait_for_chunks",
+)
+"""Noted of the last training step: what bounds the run."""
 _BLOCK = 5
 """Training steps between two looks at the clock."""
 
@@ -42,6 +54,7 @@ class Curve:
         self.env_steps = 0.0
         self.training: list[list[float]] = []
         self.evaluations: list[list[float]] = []
+        self.speed: dict[str, float] = {}
 
     def seconds(self) -> float:
         return round(time.perf_counter() - self.began, 1)
@@ -49,6 +62,7 @@ class Curve:
     @rlvla.hookimpl
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self.env_steps = metrics["env_steps"]
+        self.speed = {name: round(metrics[name], 4) for name in _SPEED if name in metrics}
         if "rollout/success_once" in metrics:
             self.training.append([step, self.env_steps, self.seconds(), round(metrics["rollout/success_once"], 4)])
 
@@ -61,8 +75,10 @@ class Curve:
         sys.stdout.flush()
 
 
-def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Train one recipe with one seed until the time is over, and measure it."""
+def run(
+    kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[str, Any], part: Path
+) -> dict[str, Any]:
+    """Train one recipe with one seed until the time is over, and measure it; ``part`` keeps what is known meanwhile."""
     recipe = read_file(HERE.parent / "examples" / EXAMPLES[kind])
     recipe = overridden(overridden(recipe, overrides), {"run": {"seed": seed, "name": f"{kind}-{seed}"}})
     before = _cpu_seconds()
@@ -76,6 +92,7 @@ def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[
             while curve.seconds() < minutes * 60 and until < steps:
                 until = min(until + _BLOCK, steps)
                 one.train(until)
+                part.write_text(json.dumps(vars(curve)))
                 if until % evaluation["every"] == 0 and until < steps:
                     one.evaluate(episodes=evaluation["episodes"])
             seconds = curve.seconds()
@@ -87,6 +104,7 @@ def run(kind: str, minutes: float, seed: int, episodes: int, overrides: Mapping[
         "env_steps": curve.env_steps,
         "seconds": seconds,
         "cpu_seconds": round(_cpu_seconds() - before, 1),
+        "speed": curve.speed,
         "training": curve.training,
         "evaluations": curve.evaluations,
     }
@@ -181,8 +199,10 @@ def main() -> int:
     if not options.render:
         results |= {"kind": kind, "machine": options.machine, "overrides": options.overrides}
         for seed in options.seeds:
-            results["runs"][str(seed)] = run(kind, options.minutes, seed, options.episodes, options.overrides)
+            part = output.with_suffix(f".{seed}.part")
+            results["runs"][str(seed)] = run(kind, options.minutes, seed, options.episodes, options.overrides, part)
             output.write_text(json.dumps(results).replace('"training"', '\n"training"') + "\n")
+            part.unlink(missing_ok=True)
     sys.stdout.write(render(output))
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import tempfile
 import time
 import traceback
@@ -122,16 +123,51 @@ def markdown(found: dict[str, Any]) -> str:
     lines += [found["note"], ""] if "note" in found else []
     for part in ("floors", "training_floors", "numerics", "graphs", "failed"):
         if part in found:
-            lines += [f"## {part}", "", table([{"what": k, "value": v} for k, v in found[part].items()]), ""]
-    for part in ("inference", "training"):
-        if part in found:
-            lines += [f"## {part}", "", table(found[part]), ""]
+            values = table([{"what": k, "value": v} for k, v in found[part].items()])
+            lines += [*heading(found, part), values, ""]
+    if "inference" in found:
+        lines += [
+            *heading(found, "inference"),
+            ACTING,
+            "",
+            table([acting_first(row) for row in found["inference"]]),
+            "",
+        ]
+    if "training" in found:
+        lines += [*heading(found, "training"), table(found["training"]), ""]
     for name, rows in found.get("kernels", {}).items():
-        lines += [f"## kernels: {name}", "", table(rows), ""]
+        lines += [*heading(found, "kernels", f"kernels: {name}"), table(rows), ""]
     return "\n".join(lines)
 
 
+ACTING = (
+    "`act` is what a generator waits for: the whole call, from pictures and text to actions in the simulator's units, adapters "
+    "included where the model has any. `network, graph` is the network alone, without adapters and with its inputs on the GPU "
+    "already, as a CUDA graph replays it; other columns are parts and variants of that."
+)
+_NAMES = {"act_ms": "act, ms", "graph_ms": "network, graph, ms"}
+
+
+def heading(found: dict[str, Any], part: str, title: str = "") -> list[str]:
+    """Return a part's heading, with the commit that it was measured on."""
+    commit = found.get("commits", {}).get(part)
+    return [f"## {title or part}", "", *([f"Measured on commit {commit}.", ""] if commit else [])]
+
+
+def acting_first(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of inference with the whole call before its parts, both by names that say so."""
+    first = {name: row[name] for name in ("batch", *_NAMES) if name in row}
+    return {_NAMES.get(name, name): one for name, one in (first | row).items()}
+
+
 # ---- command line -----------------------------------------------------------------------------------------------------
+
+
+def commit() -> str:
+    """Return the commit that this file is of, ``-dirty`` where code differs from it."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    asked = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
 
 
 def options(description: str | None, name: str, parts: Sequence[str]) -> argparse.ArgumentParser:
@@ -139,6 +175,7 @@ def options(description: str | None, name: str, parts: Sequence[str]) -> argpars
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {name}.json and {name}.md")
     parser.add_argument("--machine", default="", help="what the result says it was measured on")
+    parser.add_argument("--commit", default=commit(), help="what the result says the code was, where git does not know")
     parser.add_argument("--tiny", action="store_true", help="small sizes, also on a CPU")
     parser.add_argument("--parts", default=",".join(parts))
     parser.add_argument("--batches", type=int, nargs="+", default=None, help="rows of a call, ascending")
@@ -174,6 +211,7 @@ def measure(
         "date": time.strftime("%Y-%m-%d"),
         "options": {key: str(value) for key, value in vars(chosen).items() if key not in ("out", "machine")},
     }
+    found["commits"] = {}
     chosen.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         model = make(Path(folder))
@@ -188,6 +226,7 @@ def measure(
                 traceback.print_exc()
                 found.setdefault("failed", {})[part] = f"{type(error).__name__}: {error}"
             found[f"{part}_seconds"] = time.perf_counter() - began
+            found["commits"][part] = chosen.commit
             (chosen.out / f"{name}.json").write_text(json.dumps(found, indent=1))
             (chosen.out / f"{name}.md").write_text(markdown(found))
             print(f"{part}: {found[f'{part}_seconds']:.0f} s", flush=True)

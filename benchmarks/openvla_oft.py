@@ -30,7 +30,7 @@ from rlvla.noise import Noise
 from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, AlgorithmSpec, Camera, SimulatorSpec, StatePart, TaskSpec
 from rlvla.weights import acting_copy, copy_into, snapshot
-from rlvla_model_openvla_oft import LLM_LINEARS, OpenVlaOftConfig, tiny
+from rlvla_model_openvla_oft import OpenVlaOftConfig, adaptable, tiny
 from rlvla_model_openvla_oft.header import DINO, SIGLIP, Header, LlamaShape, TowerShape
 from rlvla_model_openvla_oft.model import OpenVlaOftModel
 
@@ -87,7 +87,7 @@ class Plain(nn.Module):
         if adapters:
             from peft import LoraConfig, get_peft_model
 
-            config = LoraConfig(r=model._lora.r, lora_alpha=32, target_modules=list(LLM_LINEARS))
+            config = LoraConfig(r=model._lora.r, lora_alpha=32, target_modules=[*adaptable(model.header).language])
             self.llama = get_peft_model(self.llama, config)
             self.llama.to(model.network.dtype)
         self.towers, self.kind = self._towers(model)

@@ -8,11 +8,22 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
+import torch
 from annotated_types import Ge
+from safetensors.torch import save_file
 
-from rlvla.checkpoint_header import INDEX, Finite, read_adapter, read_as, shards_of
+from rlvla.checkpoint_header import (
+    INDEX,
+    Finite,
+    Positive,
+    read_adapter,
+    read_as,
+    refuse_others,
+    shards_of,
+    tensor_names,
+)
 from rlvla.errors import CheckpointError
-from rlvla.weight_files import fingerprint
+from rlvla.weight_files import compare, fingerprint, read_tensors
 
 
 @dataclass(frozen=True)
@@ -77,3 +88,64 @@ def test_a_fingerprint_sees_a_change_in_the_middle_of_a_large_file(tmp_path: Pat
     data[4 << 20 : (4 << 20) + (1 << 16)] = b"x" * (1 << 16)
     file.write_bytes(data)
     assert fingerprint(file) != before
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64, torch.bool, torch.float8_e4m3fn])
+def test_weights_that_are_quantised_are_not_taken_for_weights(tmp_path, dtype):
+    save_file({"layer.weight": torch.ones(2, 3).to(dtype), "bias": torch.ones(3)}, tmp_path / "file.safetensors")
+    found = read_tensors(tmp_path / "file.safetensors")
+    wanted = {"layer.weight": torch.zeros(2, 3), "bias": torch.zeros(3)}
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(
+        CheckpointError,
+        match=rf"quantised \(1\): layer\.weight: got {name}, wanted one of bfloat16, float16, float32, float64",
+    ):
+        compare("file", wanted, found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_weights_of_any_floating_point_kind_are_taken(dtype):
+    compare("file", {"x": torch.zeros(2)}, {"x": torch.ones(2, dtype=dtype)})
+
+
+def test_weights_beyond_fp32_are_not_finite(tmp_path):
+    save_file({"x": torch.tensor([1e39, 0.0], dtype=torch.float64)}, tmp_path / "file.safetensors")
+    with pytest.raises(CheckpointError, match="not finite: x"):
+        read_tensors(tmp_path / "file.safetensors")
+
+
+@pytest.mark.parametrize(("value", "good"), [(1e38, True), (1.1e38, False), (-4e38, False), (0.0, True)])
+def test_numbers_are_such_as_fp32_can_hold(value, good):
+    if good:
+        assert read_as(dict[str, Finite], {"x": value}, "file") == {"x": value}
+        return
+    with pytest.raises(
+        CheckpointError, match=r"x: got .*, wanted a number from -1e\+38 to 1e\+38, which fp32 can hold"
+    ):
+        read_as(dict[str, Finite], {"x": value}, "file")
+
+
+def test_positive_numbers_are_positive_in_fp32():
+    assert read_as(dict[str, Positive], {"x": 1e-37}, "file")
+    with pytest.raises(CheckpointError, match="x: got 1e-46, wanted greater than 0, in fp32 too"):
+        read_as(dict[str, Positive], {"x": 1e-46}, "file")
+
+
+def test_fields_that_choose_another_network_are_all_named():
+    data = {"a": {"b": 1, "c": None}, "d": "x", "e": 3}
+    refuse_others(data, {"a.b": 1, "a.c": None, "a.z": 5, "z.z": 5, "d.z": 5}, "some.json")
+    with pytest.raises(CheckpointError) as caught:
+        refuse_others(data, {"a.b": 2, "a.c": "y", "d": "x"}, "some.json")
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith("some.json asks for another network than the one that is computed here")
+    assert lines == ["  a.b: got 1, wanted 2", "  a.c: got None, wanted 'y'"]
+
+
+def test_names_in_a_file_are_read_without_its_tensors(tmp_path):
+    file = tmp_path / "file.safetensors"
+    save_file({"b": torch.ones(2), "a": torch.ones(1)}, file, metadata={"format": "pt"})
+    assert sorted(tensor_names(file)) == ["a", "b"]
+    for damaged in (b"", b"\xff" * 16, (3).to_bytes(8, "little") + b"[1]", (2).to_bytes(8, "little") + b"{x"):
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            tensor_names(file)

@@ -44,6 +44,13 @@ class FakeRun:
             raise self.error
         self.trained = True
 
+    def evaluate(self) -> EvalResults:
+        episodes = tuple(
+            EvalEpisode(n, n % 2, f"task_{n % 2}", None, n, n < 3, n < 2, 10, 1.0, suite=f"suite_{n % 2}")
+            for n in range(4)
+        )
+        return EvalResults(episodes, {"greedy": True}, policy_version=7, seconds=1.5)
+
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
@@ -55,17 +62,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
         module.runs.append(run)
         return run
 
-    def evaluate(path: Path, **overrides: Any) -> EvalResults:
-        keep(FakeRun((path, overrides)))
-        episodes = tuple(
-            EvalEpisode(n, n % 2, f"task_{n % 2}", None, n, n < 3, n < 2, 10, 1.0, suite=f"suite_{n % 2}")
-            for n in range(4)
-        )
-        return EvalResults(episodes, {"greedy": True}, policy_version=7, seconds=1.5)
-
     module.build_from = lambda config, fit=False: keep(FakeRun(config))  # type: ignore[attr-defined]
     module.resume = lambda path, overrides=None: keep(FakeRun((path, overrides)))  # type: ignore[attr-defined]
-    module.evaluate = evaluate  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "rlvla.run", module)
     import rlvla
 

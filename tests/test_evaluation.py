@@ -157,8 +157,8 @@ def test_a_worker_that_dies_while_it_starts_is_started_again(tmp_path, caplog, m
         engine = run._started()
         make, killed = engine._make_slots, []
 
-        def dying(sizes, name):
-            slots = make(sizes, name)
+        def dying(*about):
+            slots = make(*about)
             if not killed:
                 killed.append(slots[0].actor.name)
                 slots[0].actor.kill()
@@ -170,7 +170,7 @@ def test_a_worker_that_dies_while_it_starts_is_started_again(tmp_path, caplog, m
         assert "eval-0" in caplog.text
         assert "it is started again" in caplog.text
         with pytest.raises(SimulatorError, match="sim-0"):
-            slots = make((2,), "sim")
+            slots = make(engine.config, engine.specs, (2,), "sim")
             slots[0].actor.kill()
             engine.wait(engine._ready(slots))
         slots[0].actor.close()

@@ -95,6 +95,11 @@ def test_an_export_that_cannot_be_written_is_refused(folder, tmp_path, capsys):
         ([str(tmp_path / "nowhere"), str(tmp_path / "out")], "nowhere: no such folder"),
         ([str(folder), "/dev/null/x"], "/dev/null/x cannot be written: "),
         ([str(folder)], "got 1 words, wanted two, the run and the folder to write"),
+        ([str(folder), str(tmp_path / "out"), "--dtype", "int8"], "--dtype: got 'int8', wanted bf16 or fp32"),
+        (
+            [str(folder), str(tmp_path / "out"), "--dtype=bf16"],
+            "--dtype: got 'bf16', but TinyModel exports what it trains",
+        ),
     ):
         assert cli.main(["export", *words]) == 2
         assert said in capsys.readouterr().err

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rlvla import configs, demonstration_header, placement
-from rlvla.configs import RunConfig, RunOptions
+from rlvla.configs import Choice, RunConfig, RunOptions
 from rlvla.devices import cluster_address, usable_cores, visible_gpus
 from rlvla.environments import runs_apart
 from rlvla.errors import ConfigError, Fit
 from rlvla.placement import Placement
-from rlvla.specs import AlgorithmSpec, ModelSpec, SchedulerSpec, SimulatorSpec
+from rlvla.specs import AlgorithmSpec, ModelSpec, Need, SchedulerSpec, SimulatorSpec
 
 log = logging.getLogger(__name__)
 _ONE_DEVICE = Placement()
@@ -70,6 +70,7 @@ def check(config: RunConfig) -> Specs:
         raise ConfigError(problems)
     sim, model, algo, scheduler = found["sim"], found["model"], found["algo"], found["scheduler"]
     problems += _model_and_simulator(config, sim, model) + _model_and_algorithm(config, model, algo)
+    problems += _idle_options(config, sim, model, algo)
     if not model.imitation and (taught := folders(config, algo)):
         problems.append(
             f"model: {config.model.name} cannot be taught demonstrated actions (its spec says imitation=False): leave out "
@@ -95,14 +96,11 @@ def check(config: RunConfig) -> Specs:
             f"algo.critic_warmup: got {algo.critic_warmup}, wanted fewer than run.steps ({config.run.steps}): the policy would "
             "never be trained"
         )
-    if config.eval.tasks == ():
-        problems.append("eval.tasks: empty; give at least one number, or None for all tasks")
     if Path(config.run.name).name != config.run.name:
         problems.append(
             f"run.name: got {config.run.name!r}, wanted the name of a folder in run.directory, without separators"
         )
-    if config.eval.tasks and (beyond := [task for task in config.eval.tasks if task >= len(sim.tasks)]):
-        problems.append(f"eval.tasks: got {beyond}, wanted numbers below {len(sim.tasks)} (tasks of {config.sim.name})")
+    problems += _evaluation(config, sim)
     if algo.max_staleness < scheduler.max_staleness:
         problems.append(
             f"scheduler: {config.scheduler.name} trains on units up to {scheduler.max_staleness} versions old, "
@@ -168,13 +166,7 @@ def fitted(config: RunConfig) -> RunConfig:
 
 def _simulation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
     """Return what the simulator does not do where it is to run."""
-    found = []
-    if not sim.films:
-        found += [
-            f"{option}: got {wanted}, but {config.sim.name} draws nothing with these settings: set it to 0, or let it draw"
-            for option, wanted in (("eval.videos", config.eval.videos), ("run.video_every", config.run.video_every))
-            if wanted
-        ]
+    found = _filming("run.video_every", config.run.video_every, config.sim, sim)
     if sim.first_call_timeout_s is not None and config.run.first_call_s <= sim.first_call_timeout_s:
         found.append(
             f"run.first_call_s: got {config.run.first_call_s:g}, wanted more than the {sim.first_call_timeout_s:g} s that "
@@ -185,6 +177,83 @@ def _simulation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
             f"run.sim_in_process: {config.sim.name} runs in an environment of its own (rlvla simulators list): leave it out"
         )
     return found
+
+
+def _filming(option: str, wanted: int, choice: Choice, sim: SimulatorSpec) -> list[str]:
+    if sim.films or not wanted:
+        return []
+    return [f"{option}: got {wanted}, but {choice.name} draws nothing with these settings: set it to 0, or let it draw"]
+
+
+def _evaluation(config: RunConfig, sim: SimulatorSpec) -> list[str]:
+    """Return why success cannot be measured like this."""
+    if config.eval.tasks == ():
+        return ["eval.tasks: empty; give at least one number, or None for all tasks"]
+    try:
+        choice = measured_on(config)
+    except ConfigError as error:
+        return error.problems
+    try:
+        spec: SimulatorSpec = sim if choice is config.sim else choice.describe()
+    except ConfigError as error:
+        return [f"eval.sim: {one}" for one in error.problems]
+    problems = []
+    if choice is not config.sim:
+        problems += _simulation(replace(config, sim=choice, run=replace(config.run, video_every=0)), spec)
+        problems += _differences(config.sim.name, sim, choice.name, spec)
+    problems += _filming("eval.videos", config.eval.videos, choice, spec)
+    if beyond := [task for task in config.eval.tasks or () if task >= len(spec.tasks)]:
+        problems.append(f"eval.tasks: got {beyond}, wanted numbers below {len(spec.tasks)} (tasks of {choice.name})")
+    return problems
+
+
+def _differences(trained: str, sim: SimulatorSpec, measured: str, spec: SimulatorSpec) -> list[str]:
+    """Return what a policy of one simulator would see or do otherwise on another."""
+    found = []
+    for what in ("cameras", "state", "action", "control_hz", "execute_horizon"):
+        before, here = getattr(sim, what), getattr(spec, what)
+        if what == "cameras":  # each simulator has names of its own for them
+            before, here = ({replace(one, name="") for one in some} for some in (before, here))
+        if before != here:
+            found.append(
+                f"eval.sim: {what.replace('_', ' ')} of {measured} are not those of {trained}, which the policy is made for "
+                f"(got {here}, wanted {before}): set them alike, or measure on {trained} (eval.sim: {trained})"
+            )
+    return found
+
+
+def measured_on(config: RunConfig) -> Choice:
+    """Return the simulator that success is measured on (``eval.sim``); ``config.sim`` itself where that is the same.
+
+    Raises:
+        ConfigError: no such simulator, or not with these options.
+    """
+    trained, asked = config.sim, config.eval.sim
+    if asked is None and trained.plugin.measured_by is not None:
+        asked = trained.plugin.measured_by(trained.config)
+    options = {"use": asked} if isinstance(asked, str) else dict(asked or {})
+    name = options.pop("use", trained.name)
+    if name == trained.name and not options:
+        return trained
+    try:
+        if name == trained.name:
+            return configs.checked("sim", trained.plugin, {**configs.plain(trained.config), **options})
+        return configs.checked("sim", *configs.choose("sim", options, str(name)))
+    except ConfigError as error:
+        raise ConfigError(
+            [f"eval.{one}" if one.startswith("sim.") else f"eval.sim: {one}" for one in error.problems]
+        ) from error
+
+
+def measured(config: RunConfig, specs: Specs) -> tuple[RunConfig, Specs]:
+    """Return a run as its evaluations see it: on the simulator that success is measured on."""
+    choice = measured_on(config)
+    if choice is config.sim:
+        return config, specs
+    sim: SimulatorSpec = choice.describe()
+    num_envs = environments(choice.config)
+    slots = split(num_envs, derived_slots(num_envs, sim, specs.scheduler))
+    return replace(config, sim=choice), replace(specs, sim=sim, num_envs=num_envs, slots=slots)
 
 
 def _misfits(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, num_envs: int) -> list[Fit]:
@@ -360,6 +429,12 @@ def _model_and_simulator(config: RunConfig, sim: SimulatorSpec, model: ModelSpec
         )
     if model.state and sim.state_dim == 0:
         problems.append(f"model: {config.model.name} reads a proprioceptive state, {config.sim.name} offers none")
+    elif model.state_dim not in (None, sim.state_dim):
+        problems.append(
+            f"model: {config.model.name} reads states of {model.state_dim} dimensions, {config.sim.name} gives {sim.state_dim} "
+            f"({', '.join(f'{part.name}: {part.size}' for part in sim.state)}): take a checkpoint, or statistics in it, of this "
+            "simulator's robot"
+        )
     if model.action_dim is not None and model.action_dim != sim.action_dim:
         problems.append(
             f"model: {config.model.name} gives actions of {model.action_dim} dimensions, {config.sim.name} takes "
@@ -386,6 +461,33 @@ def _model_and_algorithm(config: RunConfig, model: ModelSpec, algo: AlgorithmSpe
             f"algo: an entropy bonus changes nothing for {config.model.name}, whose entropy is constant: set it to 0"
         )
     return problems
+
+
+_NEEDS: dict[Need, str] = {
+    "values": "a value head ({algo} asks for none)",
+    "gripper": "a gripper ({sim} has none)",
+    "rotation": "a rotation delta ({sim} takes none)",
+    "delta": "position or rotation deltas ({sim} takes none)",
+}
+
+
+def _idle_options(config: RunConfig, sim: SimulatorSpec, model: ModelSpec, algo: AlgorithmSpec) -> list[str]:
+    """Return which options of the model change nothing beside this simulator and algorithm."""
+    deltas = [part for part in sim.action if part.kind == "delta"]
+    there: dict[Need, bool] = {
+        "values": algo.values,
+        "gripper": any(part.kind == "gripper" for part in sim.action),
+        "rotation": any(part.rotation != "none" for part in deltas),
+        "delta": bool(deltas),
+    }
+    named = {"algo": config.algo.name, "sim": config.sim.name}
+    return [
+        problem
+        for need, options in model.options_for.items()
+        for problem in configs.without_effect(
+            "model", config.model.config, dict.fromkeys(options, (_NEEDS[need].format(**named), there[need]))
+        )
+    ]
 
 
 def environments(config: Any) -> int:

@@ -102,7 +102,11 @@ class EvalConfig:
     tasks: tuple[Annotated[int, Ge(0)], ...] | None = None
     """Task numbers; None: all that the simulator is configured for."""
     num_envs: Annotated[int, Ge(1)] | None = None
-    """Environments; None: as many as in training, at most one an episode. Does not change which episodes are run."""
+    """Environments; None: as many as in training (where ``sim`` is another: as it says), at most one an episode. Does not
+    change which episodes are run."""
+    sim: dict[str, Any] | str | None = None
+    """Simulator that success is measured on: a name, or ``{"use": name, **options}``; options of the one that is trained on go
+    on top of its settings. None: the one that it names as its measure, else itself."""
     pause: bool = False
     """Rollouts and training wait while it runs. Else it runs beside them, on pinned weights in a second copy of what is
     trained, and its result comes some steps later."""
@@ -315,12 +319,20 @@ def read_choice(kind: Kind, value: Any) -> Choice:
     Raises:
         ConfigError: with every problem found.
     """
-    plugin, options = choose(kind, value, None)
+    return checked(kind, *choose(kind, value, None))
+
+
+def checked(kind: Kind, plugin: Plugin[Any, Any], options: Mapping[str, Any]) -> Choice:
+    """Return a plugin with the config that its options make.
+
+    Raises:
+        ConfigError: with every problem found.
+    """
     problems: list[str] = []
-    checked = _validate({kind: plugin.config}, {kind: options}, problems)
+    made = _validate({kind: plugin.config}, {kind: dict(options)}, problems)
     if problems:
         raise ConfigError(problems)
-    return Choice(plugin, getattr(checked, kind))
+    return Choice(plugin, getattr(made, kind))
 
 
 def read_section(name: str, data: Mapping[str, Any]) -> Any:

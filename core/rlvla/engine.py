@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from rlvla import checkpoint, placement
 from rlvla.actors import making
-from rlvla.checks import Specs, on_gpus
+from rlvla.checks import Specs, measured, on_gpus
 from rlvla.configs import EvalConfig, RunConfig, write_file
 from rlvla.devices import usable_cores
 from rlvla.errors import RlvlaError, StallError, WorkerDied
@@ -74,11 +74,10 @@ class Engine:
         self._scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
         self._plays = specs.algo.unit != "demonstration"
         """False: the trainer draws its own samples, and simulators are started for evaluation alone."""
-        self._watch = Watch(first_call_s=config.run.first_call_s, call_limit_s=specs.sim.call_timeout_s)
+        limits = [one.sim.call_timeout_s for one in (specs, measured(config, specs)[1]) if one.sim.call_timeout_s]
+        self._watch = Watch(first_call_s=config.run.first_call_s, call_limit_s=max(limits, default=None))
         times = self._timekeeper()
-        self._evaluator = Evaluator(
-            config, specs, directory, self._watch, self._open_eval_slots, lambda: self.simulator_versions, times
-        )
+        self._evaluator = Evaluator(config, specs, directory, self._watch, self._open_eval_slots, times)
         self.graph = Graph(
             slots=self._slots,
             generators=self._by_machine(),
@@ -209,8 +208,8 @@ class Engine:
             self._live = await self._load(resume_from)
             self._resumed = resume_from
         if simulators and self._plays and not self._slots:
-            self._slots += self._make_slots(self.specs.slots, "sim")
-            await self._watched(self._ready(self._slots))
+            self._slots += self._make_slots(self.config, self.specs, self.specs.slots, "sim")
+            self.simulator_versions = await self._watched(self._ready(self._slots))
             if any(self._live):
                 assert self._resumed is not None, "live episodes without a checkpoint"
                 with checkpoint.readable(self._resumed):
@@ -224,8 +223,8 @@ class Engine:
         connecting = [one.call("connect", place, number, ends) for number, one in enumerate(self.generators, 1)]
         await asyncio.gather(self.trainer.call("connect", place, ends), *connecting)
 
-    def _make_slots(self, sizes: Sequence[int], name: str) -> list[Slot]:
-        config, specs, directory = self.config, self.specs, self.directory.absolute()
+    def _make_slots(self, config: RunConfig, specs: Specs, sizes: Sequence[int], name: str) -> list[Slot]:
+        directory = self.directory.absolute()
         makers = {
             (own := f"{name}-{number}"): partial(making.make_simulator, config, specs, own, number, size, directory)
             for number, size in enumerate(sizes)
@@ -247,8 +246,8 @@ class Engine:
             first += size
         return slots
 
-    async def _ready(self, slots: Sequence[Slot], restarts: int = 0) -> None:
-        """Wait until simulators stand; one whose worker dies meanwhile is started again so often."""
+    async def _ready(self, slots: Sequence[Slot], restarts: int = 0) -> dict[str, str]:
+        """Wait until simulators stand; one whose worker dies meanwhile is started again so often. Returns their versions."""
         began = time.monotonic_ns()
 
         async def standing(slot: Slot) -> Any:
@@ -270,7 +269,7 @@ class Engine:
             versions: dict[str, str] = found
             return versions
 
-        self.simulator_versions = (await asyncio.gather(*map(ready, slots)))[-1]
+        return (await asyncio.gather(*map(ready, slots)))[-1]
 
     def close(self) -> None:
         """End every actor, worker process and thread; what hangs is killed."""
@@ -429,10 +428,13 @@ class Engine:
             if episode.video is not None:
                 self._hooks.call("on_video", step=step, path=Path(episode.video))
 
-    async def _open_eval_slots(self, sizes: Sequence[int]) -> list[Slot]:
-        slots = self._make_slots(sizes, "eval")
-        await self._ready(slots, MAX_RESTARTS)  # a run is not to end after hours with one worker that dies
-        return slots
+    async def _open_eval_slots(
+        self, config: RunConfig, specs: Specs, sizes: Sequence[int]
+    ) -> tuple[list[Slot], dict[str, str]]:
+        slots = self._make_slots(config, specs, sizes, "eval")
+        return slots, await self._ready(
+            slots, MAX_RESTARTS
+        )  # a run is not to end after hours with one worker that dies
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 

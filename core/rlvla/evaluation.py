@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvla import versions
 from rlvla.assembly import Entry
-from rlvla.checks import Specs, least_slots, split
+from rlvla.checks import Specs, least_slots, measured, split
 from rlvla.configs import EvalConfig, RunConfig, plain
 from rlvla.receipts import Ended, SlotReceipt, StepReceipt
 from rlvla.results import EvalEpisode, EvalResults
@@ -125,8 +125,8 @@ class Evaluator:
         specs: of the run.
         directory: of the run, for videos.
         watch: of calls that take too long.
-        open_slots: starts environments, by the sizes of slots; returns them when they stand.
-        versions_of_simulator: what the simulators say of themselves, once they stand.
+        open_slots: starts environments of a run's simulator, by the sizes of slots; returns them when they stand, and what they
+            say of their versions.
         times: takes the spans of actors.
     """
 
@@ -136,17 +136,17 @@ class Evaluator:
         specs: Specs,
         directory: Path,
         watch: Watch,
-        open_slots: Callable[[Sequence[int]], Awaitable[list[Slot]]],
-        versions_of_simulator: Callable[[], Mapping[str, str]],
+        open_slots: Callable[[RunConfig, Specs, Sequence[int]], Awaitable[tuple[list[Slot], dict[str, str]]]],
         times: Timekeeper,
     ) -> None:
         self.slots: list[Slot] = []
-        self._config = config
-        self._specs = specs
+        self._run = config, specs
+        self._config, self._specs = config, specs
+        """The run on the simulator that success is measured on."""
         self._directory = directory
         self._watch = watch
         self._open_slots = open_slots
-        self._versions = versions_of_simulator
+        self._versions: Mapping[str, str] = {}
         self._times = times
         self._turn = asyncio.Lock()
         self._weights: Callable[[], Awaitable[object]]
@@ -177,13 +177,16 @@ class Evaluator:
         self, config: EvalConfig, step: int, generator: Handle, heard: Callable[[Callable[[], float]], None]
     ) -> EvalResults:
         began = time.perf_counter()
-        episodes = episodes_of(config, self._specs.sim)
-        rows = min(config.num_envs or self._specs.num_envs, len(episodes))
-        if sum(len(slot.rows) for slot in self.slots) != rows:
+        run, specs = self._run
+        run, specs = measured(replace(run, eval=config), specs)
+        episodes = episodes_of(config, specs.sim)
+        rows = min(config.num_envs or specs.num_envs, len(episodes))
+        if sum(len(slot.rows) for slot in self.slots) != rows or run.sim != self._config.sim:
             for slot in self.slots:
                 await asyncio.to_thread(slot.actor.close)
-            slots = max(min(rows, len(self._specs.slots)), least_slots(rows, self._specs.sim))
-            self.slots = await self._open_slots(split(rows, slots))
+            self.slots, self._config, self._specs = [], run, specs
+            slots = max(min(rows, len(specs.slots)), least_slots(rows, specs.sim))
+            self.slots, self._versions = await self._open_slots(run, specs, split(rows, slots))
         sink = EvaluationSink(episodes, self._specs.sim, self._times)
         at_once = range(config.videos) if config.videos_of == "first" else ()
         version = await self._play_list(config, step, generator, sink, None, at_once, heard)
@@ -244,5 +247,5 @@ class Evaluator:
             "horizon": self._specs.model.horizon,
             "notes": list(sim.notes),
             **plain(config),
-            "versions": {**versions.packages(self._config), **self._versions()},
+            "versions": {**versions.packages(self._config), **self._versions},
         }

@@ -14,12 +14,13 @@ _WHOLE = [*_HEADERS, "*.safetensors", "*.model", "*_checkpoint.pt", "*.py"]
 """``.py`` files are passed on with exports as they are, and never run."""
 
 
-def located(path: str, *, headers_only: bool = False) -> Path:
+def located(path: str, *, headers_only: bool = False, option: str = "model.path") -> Path:
     """Return the local folder of a checkpoint, downloading what is not there yet; a broken download is continued.
 
     Args:
         path: a folder, or ``org/name@revision`` (a branch, tag or commit; the default branch without).
         headers_only: JSON files (and merges of a tokenizer) are enough.
+        option: what says so, for errors.
 
     Raises:
         CheckpointError: neither a folder nor something that the hub has, or the hub does not answer.
@@ -29,9 +30,7 @@ def located(path: str, *, headers_only: bool = False) -> Path:
         return place
     named = _NAME.match(path)
     if named is None:
-        raise CheckpointError(
-            f"model.path: {path}: no such folder; wanted one, or 'org/name@revision' on the model hub"
-        )
+        raise CheckpointError(f"{option}: {path}: no such folder; wanted one, or 'org/name@revision' on the model hub")
     from huggingface_hub import constants, snapshot_download
 
     try:
@@ -44,7 +43,7 @@ def located(path: str, *, headers_only: bool = False) -> Path:
         )
     except Exception as error:  # the library's errors, its HTTP library's, and the system's
         raise CheckpointError(
-            f"model.path: {path}: no such folder here, and not found on the model hub ({type(error).__name__}: "
+            f"{option}: {path}: no such folder here, and not found on the model hub ({type(error).__name__}: "
             f"{str(error).strip().partition(chr(10))[0]}): correct the path, or the name and revision, or the connection"
         ) from error
     return Path(found)

@@ -10,11 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
+
+from rlvla.errors import ConfigError
 
 if TYPE_CHECKING:
     from rlvla.batch import Action, Evaluation, ObservationBatch
@@ -108,9 +110,19 @@ class Model(nn.Module, ABC):
     def save(self, directory: Path) -> None:
         """Write the weights and what is needed to read them again (safetensors and JSON, the model's public format)."""
 
-    def export(self, directory: Path) -> None:
+    def export(self, directory: Path, dtype: Literal["bf16", "fp32"] | None = None) -> None:
         """Write a whole checkpoint in the model's public format, for whoever knows nothing of rlvla: what :meth:`save` leaves
-        to a base is in it, adapters are merged. What ``save`` writes, where that is whole."""
+        to a base is in it, adapters are merged. What ``save`` writes, where that is whole.
+
+        Args:
+            directory: made where it is not there.
+            dtype: of all weights; None: as in the public files that they came from.
+
+        Raises:
+            ConfigError: a ``dtype`` that the model does not offer.
+        """
+        if dtype is not None:
+            raise ConfigError(f"--dtype: got {dtype!r}, but {type(self).__name__} exports what it trains: leave it out")
         self.save(directory)
 
     @abstractmethod

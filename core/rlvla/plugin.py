@@ -57,6 +57,9 @@ class Plugin(Generic[C, T]):
     """Simulators only: ``"module:function"``, config to a list of what this machine lacks, by files and settings alone; asked
     in the workers' interpreter before a run loads a model, on each machine that will have workers, so it takes a second at most.
     :mod:`rlvla.preflight`."""
+    measured_by: Callable[[C], dict[str, Any] | None] | None = None
+    """Simulators only: which simulator the success of a policy trained on this one is measured on, as ``eval.sim`` names one;
+    None: this one."""
     drawing: str = ""
     """Simulators only: what chooses or mends what draws its pictures, where ``rlvla doctor`` sees none."""
     environment: Environment | None = None

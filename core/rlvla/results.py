@@ -149,3 +149,43 @@ class EvalResults:
     def __str__(self) -> str:
         low, high = self.interval
         return f"success {self.success:.3f} (95 % interval {low:.3f} to {high:.3f}, {len(self.episodes)} episodes)"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How often one policy solved the same episodes in two evaluations."""
+
+    name: str
+    """Of the task."""
+    n: int
+    """Episodes that both played: the same task, initial state and seed."""
+    first: int
+    """Solved in the first evaluation."""
+    second: int
+    only_first: int
+    """Solved in the first and not in the second."""
+    only_second: int
+
+
+def differences(first: EvalResults, second: EvalResults) -> list[Difference]:
+    """Compare two evaluations of one policy episode by episode; one entry a task, then one of all."""
+    others = {(one.task_name, one.state, one.seed): one for one in second.episodes}
+    found = []
+    pairs_of_all: list[tuple[bool, bool]] = []
+    for name, episodes in first.by_task().items():
+        keys = [(one, others.get((one.task_name, one.state, one.seed))) for one in episodes]
+        pairs = [(one.success, other.success) for one, other in keys if other is not None]
+        pairs_of_all += pairs
+        found.append(_difference(name, pairs))
+    return [*found, _difference("all", pairs_of_all)]
+
+
+def _difference(name: str, pairs: list[tuple[bool, bool]]) -> Difference:
+    return Difference(
+        name=name,
+        n=len(pairs),
+        first=sum(a for a, _ in pairs),
+        second=sum(b for _, b in pairs),
+        only_first=sum(a and not b for a, b in pairs),
+        only_second=sum(b and not a for a, b in pairs),
+    )

@@ -17,8 +17,8 @@ from types import FrameType, TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from rlvla import checkpoint, configs, devices, preflight, versions
-from rlvla.checks import Specs, check, check_demonstrations, fitted
-from rlvla.configs import RunConfig
+from rlvla.checks import Specs, check, check_demonstrations, fitted, measured_on
+from rlvla.configs import Choice, EvalConfig, RunConfig
 from rlvla.errors import ConfigError
 from rlvla.hooks import Hooks
 from rlvla.plugin import GROUPS
@@ -142,6 +142,7 @@ class Run:
         self._engine: Engine | None = None
         self._closed = False
         self._lock: IO[str] | None = None
+        self._looked_at: list[Choice] = []
 
     def _default_name(self) -> str:
         names = "-".join(getattr(self.config, kind).name for kind in ("model", "sim", "algo", "scheduler"))
@@ -209,13 +210,25 @@ class Run:
         Args:
             options: of :class:`rlvla.configs.EvalConfig`, on top of the run's.
         """
+        chosen = self.check_evaluation(**options)
         engine = self._started(simulators=False)
-        chosen = configs.read_section("eval", {**configs.plain(self.config.eval), **options})
-        check(replace(self.config, eval=chosen))
         results = engine.wait(engine.evaluate_now(chosen))
         checkpoint.write_results(self.directory, engine.graph.steps_done, results.to_dict())
         self.hooks.call("on_evaluation", step=engine.graph.steps_done, results=results)
         return results
+
+    def check_evaluation(self, **options: Any) -> EvalConfig:
+        """Return the settings of an evaluation that can be played; arguments as in :meth:`evaluate`.
+
+        Raises:
+            ConfigError: with every reason why not.
+            SimulatorError: what this machine lacks for it.
+        """
+        chosen: EvalConfig = configs.read_section("eval", {**configs.plain(self.config.eval), **options})
+        asked = replace(self.config, eval=chosen)
+        check(asked)
+        self._check_environment(measured_on(asked))
+        return chosen
 
     def save(self) -> Path:
         """Write a checkpoint; returns its folder."""
@@ -305,8 +318,10 @@ class Run:
     def _started(self, simulators: bool = True) -> Engine:
         if self._closed:
             raise ConfigError(f"{self.directory}: this run is closed; go on with rlvla.resume({str(self.directory)!r})")
-        if self._engine is None:
-            self._check_environment()
+        if simulators and self.specs.algo.unit != "demonstration":
+            self._check_environment(self.config.sim)
+        if simulators and self.config.eval.every:
+            self._check_environment(measured_on(self.config))
         if simulators:
             self._claim()
         if self._engine is None:
@@ -330,11 +345,12 @@ class Run:
             self._engine.wait(self._engine.start(None, True))
         return self._engine
 
-    def _check_environment(self) -> None:
-        """Look for what the simulator needs on this machine before a model's weights are loaded."""
+    def _check_environment(self, choice: Choice) -> None:
+        """Look, once, for what a simulator needs on this machine before a model's weights are loaded."""
         options = self.config.run
-        if options.runtime == "local" and self.specs.algo.unit != "demonstration":
-            preflight.check(self.config.sim, options.sim_python)
+        if options.runtime == "local" and choice not in self._looked_at:
+            preflight.check(choice, options.sim_python)
+            self._looked_at.append(choice)
 
     def _claim(self) -> None:
         """Make sure that no other process trains in the run's folder."""

@@ -9,6 +9,7 @@ Letters: N rows (environments), H actions in a chunk, A action dimensions, K tok
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +19,9 @@ UnitKind = Literal["window", "group", "demonstration"]
 Activity = Literal["publish", "generate", "simulate", "train"]
 """What actors do in a training step."""
 
+Need = Literal["values", "gripper", "rotation", "delta"]
+"""What options of a model may be about: values that an algorithm asks for; or parts of a simulator's action, a gripper, a
+rotation delta, or any delta."""
 Role = Literal["primary", "secondary", "wrist", "wrist_left", "wrist_right"]
 Orientation = Literal["upright", "upside_down", "rotated_180"]
 Frame = Literal["world", "base", "end_effector", "joint"]
@@ -194,6 +198,8 @@ class ModelSpec:
     """Roles of the pictures it looks at, in order."""
     state: bool = True
     """Cannot do without a proprioceptive vector."""
+    state_dim: int | None = None
+    """The only state width that it reads; None: any."""
     action_dim: int | None = None
     """The only action width it can produce; None: any."""
     ratio_levels: tuple[RatioLevel, ...] = ("chunk", "action", "token")
@@ -210,7 +216,17 @@ class ModelSpec:
     """Option that names weights to start from, all of which a checkpoint replaces: a saved policy does without them."""
     cost: ModelCost | None = None
     """What a plan reckons with where nothing was measured; None: it says nothing about time."""
+    options_for: Mapping[Need, tuple[str, ...]] = field(default_factory=dict)
+    """Options that change nothing without something: a run that sets them and has it not is refused."""
     restrictions: tuple[str, ...] = ()
+
+
+ACTION_OPTIONS: Mapping[Need, tuple[str, ...]] = {
+    "gripper": ("gripper_range", "gripper_closes_at", "gripper_binary"),
+    "rotation": ("rotation",),
+    "delta": ("action_unit",),
+}
+"""``options_for`` of a model whose options are a :class:`rlvla.conventions.Convention`."""
 
 
 @dataclass(frozen=True)

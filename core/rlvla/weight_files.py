@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +19,10 @@ from rlvla.checkpoint_header import INDEX, missing
 from rlvla.errors import CheckpointError
 
 SHARD_BYTES = 5 * 10**9
+DTYPES: Mapping[Literal["bf16", "fp32"], torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
+"""By the names that options have for them."""
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_KINDS = ", ".join(str(one).removeprefix("torch.") for one in _DTYPES)
 
 
 def read_shards(folder: Path, shards: Sequence[Path]) -> dict[str, Tensor]:
@@ -71,7 +76,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor.sum(dtype=torch.float32)))
+    return tensor.dtype not in _DTYPES or bool(torch.isfinite(tensor.sum(dtype=torch.float32)))
 
 
 def fingerprint(file: Path) -> str:
@@ -129,10 +134,10 @@ def public_name(name: str) -> str:
 
 
 def compare(where: object, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Make sure that names and shapes are the same.
+    """Make sure that names and shapes are the same, and numbers such as weights are stored as.
 
     Raises:
-        CheckpointError: a report of what is missing, unexpected, or of another shape.
+        CheckpointError: a report of what is missing, unexpected, of another shape, or quantised.
     """
     missing, unexpected = set(wanted) - set(found), set(found) - set(wanted)
     other = [
@@ -140,14 +145,24 @@ def compare(where: object, wanted: Mapping[str, Tensor], found: Mapping[str, Ten
         for name in sorted(set(wanted) & set(found))
         if wanted[name].shape != found[name].shape
     ]
+    quantised = [
+        f"{name}: got {str(found[name].dtype).removeprefix('torch.')}, wanted one of {_KINDS}"
+        for name in sorted(set(wanted) & set(found))
+        if found[name].dtype not in _DTYPES
+    ]
     lines = [
         *([f"missing ({len(missing)} of {len(wanted)}): {_listed(missing)}"] if missing else []),
         *([f"unexpected ({len(unexpected)}): {_listed(unexpected)}"] if unexpected else []),
-        *([f"of another shape ({len(other)}): {'; '.join(other[:6])}{' ...' if other[6:] else ''}"] if other else []),
+        *([f"of another shape ({len(other)}): {_some(other)}"] if other else []),
+        *([f"not stored as weights are, but quantised ({len(quantised)}): {_some(quantised)}"] if quantised else []),
     ]
     if lines:
         what = f"{where} does not hold the weights of this model (config.json and weights must be of one checkpoint):"
         raise CheckpointError("\n  ".join([what, *lines]))
+
+
+def _some(lines: Sequence[str]) -> str:
+    return f"{'; '.join(lines[:6])}{' ...' if lines[6:] else ''}"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -155,6 +170,21 @@ def _listed(names: Iterable[str]) -> str:
     kinds = Counter(re.sub(r"\.\d+\.", ".*.", name) for name in names)
     shown = [f"{kind} ({count}x)" if count > 1 else kind for kind, count in sorted(kinds.items())]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more kinds" if shown[12:] else "")
+
+
+def as_stored(
+    weights: Mapping[str, Tensor], stored: Mapping[str, torch.dtype], dtype: Literal["bf16", "fp32"] | None
+) -> dict[str, Tensor]:
+    """Return weights as an export holds them.
+
+    Args:
+        weights: by public name.
+        stored: dtypes in the files that they came from; those that are in none stay as they are.
+        dtype: of all instead; None: those.
+    """
+    if dtype is not None:
+        return {name: one.to(DTYPES[dtype]) for name, one in weights.items()}
+    return {name: one.to(stored.get(name, one.dtype)) for name, one in weights.items()}
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:

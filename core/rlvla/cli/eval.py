@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from rlvla.results import EvalEpisode, EvalResults
 
-USAGE = """usage: rlvla eval PATH [--json FILE] [--eval.episodes N ...] [--sim.option VALUE ...]
+USAGE = """usage: rlvla eval PATH [--json FILE] [--against SIM] [--eval.episodes N ...] [--sim.option VALUE ...]
 
 PATH is a run's folder or one of its checkpoints. --json FILE writes the results (- for stdout).
+--against SIM plays the same episodes on a second simulator too, and shows where success differs; --json then holds both.
 --sim.* and --run.* change the checkpoint's settings for this evaluation, for instance --run.device cpu.
 """
 SECTIONS = ("eval", "sim", "run")
@@ -39,19 +40,27 @@ def main(words: Sequence[str]) -> int:
     if not path.exists():
         raise ConfigError(f"{path}: no such folder")
     file, words = options.take(words, "json", "a file name, or - for stdout")
+    against, words = options.take(words, "against", "a simulator's name")
     overrides = options.read_overrides(words, SECTIONS)
 
     from rlvla import run
 
     options.log_to_stderr()
-    results = run.evaluate(path, **overrides)
-    text = json.dumps(results.to_dict(), indent=1)
+    with run.resume(path, overrides) as one:
+        if against is not None:
+            one.check_evaluation(sim=against)  # before the first one is played
+        found = [one.evaluate(), *([one.evaluate(sim=against)] if against is not None else [])]
+    told = [results.to_dict() for results in found]
+    text = json.dumps(told[0] if against is None else told, indent=1)
     if file == "-":
         print(text)
         return 0
     if file is not None:
         Path(file).write_text(text + "\n")
-    show(results)
+    for results in found:
+        show(results)
+    if against is not None:
+        show_differences(*found)
     return 0
 
 
@@ -84,3 +93,18 @@ def _table(title: str, parts: Mapping[str, Sequence[EvalEpisode]]) -> Table:
         low, high = wilson(solved, len(episodes))
         table.add_row(name, f"{solved / len(episodes):.3f}", f"{low:.3f} to {high:.3f}", str(len(episodes)))
     return table
+
+
+def show_differences(first: EvalResults, second: EvalResults) -> None:
+    """Print, by task, how often each of two simulators saw the same episodes solved."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlvla.results import differences
+
+    names = [one.protocol["simulator"]["use"] for one in (first, second)]
+    table = Table("task", "episodes", *names, f"only {names[0]}", f"only {names[1]}")
+    for one in differences(first, second):
+        counts = (one.n, one.first, one.second, one.only_first, one.only_second)
+        table.add_row(one.name, *map(str, counts))
+    Console(file=sys.stdout, highlight=False).print(table)

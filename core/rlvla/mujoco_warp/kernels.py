@@ -8,10 +8,10 @@ from rlvla.mujoco_warp.start import wp
 
 
 @wp.kernel(enable_backward=False)
-def copy_where(mask_N: wp.array[bool], source: wp.array2d[float], target: wp.array2d[float]):
-    """Copy the rows of a mask."""
+def copy_where(mask_N: wp.array[bool], wanted: bool, source: wp.array2d[float], target: wp.array2d[float]):
+    """Copy the rows whose mask is as wanted."""
     world, place = wp.tid()
-    if mask_N[world]:
+    if mask_N[world] == wanted:
         target[world, place] = source[world, place]
 
 

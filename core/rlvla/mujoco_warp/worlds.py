@@ -287,7 +287,7 @@ class Worlds:
 
     def _put_back(self) -> None:
         for live, kept in zip(self._live, self._kept, strict=True):
-            wp.launch(copy_where, dim=live.shape, inputs=[self._frozen, kept], outputs=[live])
+            wp.launch(copy_where, dim=live.shape, inputs=[self._frozen, True, kept], outputs=[live])
 
     def _note(self) -> None:
         wp.launch(

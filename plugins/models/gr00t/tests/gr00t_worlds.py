@@ -37,9 +37,14 @@ def settings(path: Path | str, **options: Any) -> dict[str, Any]:
 
 
 def make(
-    path: Path | str, spec: SimulatorSpec | None = None, values: str | None = "chunk", seed: int = 0, **options: Any
+    path: Path | str,
+    spec: SimulatorSpec | None = None,
+    values: str | None = "chunk",
+    seed: int = 0,
+    moved: bool = True,
+    **options: Any,
 ):
-    """Return a model of a checkpoint, its adapters moved so that they matter."""
+    """Return a model of a checkpoint, its adapters moved so that they matter (or as they were read)."""
     plugin = rlvla.find("model", "gr00t")
     level: Any = values or "chunk"
     algorithm = AlgorithmSpec("window", credit_level=level, ratio_level="action", values=values is not None)
@@ -48,7 +53,7 @@ def make(
     model = plugin.load()(config, spec or simulator_spec(), algorithm, generator=generator)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if moved and "lora_B" in name:
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
     return model.to("cpu")
 

@@ -35,7 +35,9 @@ def benchmark():
 def test_floating_point_operations_are_those_counted_by_hand(
     benchmark, cameras, tokens, vision, language, context, crossing, step
 ):
-    header = Header(Path(), {}, SiglipShape(), QwenShape(), HeadShape(), 151669)
+    header = Header(
+        folder=Path(), config={}, siglip=SiglipShape(), qwen=QwenShape(), head=HeadShape(), image_token=151669
+    )
     parts = {name: one / 1e12 for name, one in benchmark.flops(header, tokens, cameras, 4).items()}
     assert parts["vision"] == pytest.approx(vision, abs=0.006)
     assert parts["language"] == pytest.approx(language, rel=0.03)  # by hand, attention was not causal
@@ -59,4 +61,15 @@ def test_the_small_size_runs_and_its_numbers_hold(benchmark, tmp_path, monkeypat
     assert found["numerics"]["head_logp_fast_rms"] < 1e-4
     assert found["graphs"]["largest_difference"] == [0.0] * 4
     assert all(one > 0.001 for one in found["graphs"]["change_by_publication"][1:])
-    assert "## numerics" in (tmp_path / "gr00t.md").read_text()
+    assert set(found["commits"]) == {"floors", "numerics", "graphs"}
+    assert f"## numerics\n\nMeasured on commit {found['commits']['numerics']}." in (tmp_path / "gr00t.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["gr00t", "openvla_oft"])
+def test_results_say_the_whole_call_first_and_their_commits(benchmark, name):
+    results = FILE.parent / "results"
+    found, report = (json.loads((results / f"{name}.json").read_text()), (results / f"{name}.md").read_text())
+    assert report == benchmark.model_parts.markdown(found)
+    assert "| batch | act, ms | network, graph, ms | " in report
+    assert f"| {found['inference'][-1]['act_ms']:.4g} | {found['inference'][-1]['graph_ms']:.4g} | " in report
+    assert {*found["commits"]} >= {"floors", "inference", "training", "numerics", "graphs", "kernels"}

@@ -4,11 +4,10 @@ import pytest
 
 from rlvla.specs import ActionPart
 from rlvla.testing import ModelConformance
-from rlvla_model_gr00t import LLM_LINEARS
 
 ACTION = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "gripper", closes_at="high"))
 COMMON = {"embodiment_tag": "gr1", "horizon": 2, "dtype": "fp32", "pad_to": 160}
-HEAD = {"tune": "head", "tune_vision": False, "lora_rank": 32, "lora_targets": LLM_LINEARS}
+HEAD = {"tune": "head", "tune_vision": False, "lora_rank": None, "lora_targets": None}
 ANNEALED = (
     HEAD
     | {"noise_level_final": 0.1, "noise_anneal_steps": 3, "noise": "flow_sde"}

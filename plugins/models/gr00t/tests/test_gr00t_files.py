@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import gr00t_worlds as worlds
@@ -20,7 +22,7 @@ from rlvla.networks.linear import without_adapters
 from rlvla.specs import ActionPart, Camera, StatePart
 from rlvla_model_gr00t import tiny
 from rlvla_model_gr00t.files import LM_HEAD, is_embodied
-from rlvla_model_gr00t.header import TOKENIZER
+from rlvla_model_gr00t.header import TOKENIZER, HeadShape, QwenShape, SiglipShape, read_header
 
 SHARD = "model-00001-of-00002.safetensors"
 
@@ -62,6 +64,47 @@ def test_an_untrained_export_is_the_checkpoint_bit_for_bit(checkpoint, tmp_path)
     assert json.loads((tmp_path / "out/config.json").read_text()) == json.loads(
         (checkpoint / "config.json").read_text()
     )
+
+
+def trained(checkpoint, **options):
+    """Return a model whose weights moved by less than bf16 can tell."""
+    model = worlds.make(checkpoint, **options)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.0001)
+    return model
+
+
+def widen(folder: Path, prefix: str) -> None:
+    """Store some weights in fp32."""
+    for file in sorted(folder.glob("model*.safetensors")):
+        rewrite(file, **{name: one.float() for name, one in load_file(file).items() if name.startswith(prefix)})
+
+
+def test_an_export_keeps_the_dtype_of_each_public_weight(copy, tmp_path):
+    widen(copy, "action_head.")
+    model, seen = trained(copy), worlds.observation(3)
+    model.export(tmp_path / "out")
+    before, after = stored(copy), stored(tmp_path / "out")
+    assert {name: one.dtype for name, one in after.items()} == {name: one.dtype for name, one in before.items()}
+    wanted, found = (worlds.act(one, seen) for one in (model, worlds.make(tmp_path / "out")))
+    assert torch.equal(found.actions, wanted.actions)
+    assert torch.equal(found.logp, wanted.logp)
+    assert torch.equal(found.value, wanted.value)
+
+
+def test_an_export_rounds_nothing_when_fp32_is_asked_for(checkpoint, tmp_path):
+    model, seen = trained(checkpoint), worlds.observation(3)
+    model.save(tmp_path / "run")
+    again = worlds.make(tmp_path / "run")  # its public weights are the base's, not the run's
+    for number, one in enumerate((model, again)):
+        one.export(tmp_path / f"exact{number}", "fp32")
+        one.export(tmp_path / f"kept{number}")
+        exact, kept = (worlds.make(tmp_path / f"{name}{number}") for name in ("exact", "kept"))
+        assert torch.equal(worlds.act(exact, seen).logp, worlds.act(model, seen).logp)
+        assert not torch.equal(worlds.act(kept, seen).logp, worlds.act(model, seen).logp)
+        assert {one.dtype for one in stored(tmp_path / f"exact{number}").values()} == {torch.float32}
+        assert {one.dtype for one in stored(tmp_path / f"kept{number}").values()} == {torch.bfloat16}
 
 
 def test_an_export_takes_a_tokenizer_of_the_folder_along(checkpoint, tmp_path):
@@ -124,7 +167,7 @@ def test_a_saved_adapter_goes_on_where_it_was(checkpoint, tmp_path):
     change(tmp_path / "run/adapter_config.json", lora_alpha=40.0)
     stronger = worlds.make(tmp_path / "run", tune="lora")
     assert not torch.equal(worlds.act(stronger, seen).value, worlds.act(model, seen).value)
-    with pytest.raises(ConfigError, match=r"model\.lora_alpha: got 4\.0, the adapter in .* was trained with 40\.0"):
+    with pytest.raises(ConfigError, match=r"model\.lora_alpha: got 4, the adapter in .* has alpha 40: leave"):
         described(tmp_path / "run", tune="lora", lora_alpha=4.0)
     change(tmp_path / "run/adapter_config.json", use_dora=True)
     with pytest.raises(CheckpointError, match=r"use_dora True .*not plain LoRA"):
@@ -159,7 +202,10 @@ def test_a_base_that_is_gone_itself_or_no_whole_model_is_named(checkpoint, tmp_p
     for name in ("one", "run"):
         worlds.make(checkpoint).save(tmp_path / name)
     for named, words in (
-        ("/nowhere/at/all", "the base that .*run names cannot be had: .*no such folder"),
+        (
+            "/nowhere/at/all",
+            "the base that .*run names, /nowhere/at/all, cannot be had: base of .*run: /nowhere/at/all: no such folder",
+        ),
         (str(tmp_path / "run"), "run names itself as its base"),
         (str(tmp_path / "one"), "holds no whole model but an adapter or heads: write the whole of it first"),
     ):
@@ -355,6 +401,11 @@ def test_sizes_are_compared_before_a_simulator_starts(checkpoint, tmp_path):
     model = {"use": "gr00t", "path": str(checkpoint), **worlds.COMMON}
     with pytest.raises(ConfigError, match=r"gr00t gives actions of 3 dimensions, fake takes 2"):
         check(read({"sim": "fake", "model": model, "algo": "ppo", "scheduler": "sync"}))
+    five = tiny.write(tmp_path / "five", action_dim=2, state_dim=5, tags=("gr1",))
+    with pytest.raises(ConfigError, match=r"gr00t reads states of 5 dimensions, fake gives 2 \(place: 1, goal: 1\)"):
+        check(read({"sim": "fake", "model": model | {"path": str(five)}, "algo": "ppo", "scheduler": "sync"}))
+    zeros = {**model, "path": str(five), "state": "zeros"}
+    assert check(read({"sim": "fake", "model": zeros, "algo": "ppo", "scheduler": "sync"})).model.state_dim is None
     three = tiny.write(tmp_path, action_dim=2, state_dim=2, cameras=3, tags=("gr1",))
     model |= {"path": str(three), "cameras": ("primary", "wrist", "secondary")}
     with pytest.raises(ConfigError, match=r"fake offers primary, wrist: add secondary to the simulator"):
@@ -405,6 +456,7 @@ def edited(copy: Path, *path: str, value) -> None:
         ("min_max", "max", "most", r"joints\.max: got 'most', wanted a valid tuple"),
         ("min_max", "max", [1.0], r"has \d dimensions and statistics of \{'min': \d, 'max': 1\}"),
         ("min_max", "min", [math.nan, 0.0, 0.0, 0.0], r"joints\.min\.0: got nan, wanted a finite number"),
+        ("min_max", "max", [1e39, 0.0, 0.0, 0.0], r"joints\.max\.0: got 1e\+39, wanted a number from -1e"),
         ("q99", "q99", [0.0, math.inf, 0.0, 0.0], r"joints\.q99\.1: got inf, wanted a finite number"),
         ("mean_std", "mean", [0.0, 0.0, None, 0.0], r"joints\.mean\.2: got None, wanted a valid number"),
         ("min_max", "max", [2.0, -2.0, 2.0, -2.0], r"got min above max .* in dimensions 1"),
@@ -508,6 +560,236 @@ def test_damaged_sizes_are_named(copy, path, value, words):
         return
     with pytest.raises(CheckpointError, match=words):
         described(copy)
+
+
+PUBLISHED = {
+    "model_type": "gr00t_n1_5",
+    "architectures": ["GR00T_N1_5"],
+    "action_dim": 32,
+    "action_horizon": 16,
+    "hidden_size": 2048,
+    "model_dtype": "float32",
+    "torch_dtype": "bfloat16",
+    "compute_dtype": "bfloat16",
+    "attn_implementation": None,
+    "backbone_cfg": {
+        "eagle_path": "some/where",
+        "load_bf16": False,
+        "project_to_dim": None,
+        "reproject_vision": False,
+        "select_layer": 12,
+        "tune_llm": False,
+        "tune_visual": True,
+        "use_flash_attention": True,
+    },
+    "action_head_cfg": {
+        "action_dim": 32,
+        "action_horizon": 16,
+        "add_pos_embed": True,
+        "backbone_embedding_dim": 2048,
+        "diffusion_model_cfg": {
+            "attention_head_dim": 48,
+            "cross_attention_dim": 2048,
+            "dropout": 0.2,
+            "final_dropout": True,
+            "interleave_self_attention": True,
+            "norm_type": "ada_norm",
+            "num_attention_heads": 32,
+            "num_layers": 16,
+            "output_dim": 1024,
+            "positional_embeddings": None,
+        },
+        "hidden_size": 1024,
+        "input_embedding_dim": 1536,
+        "max_action_dim": 32,
+        "max_state_dim": 64,
+        "model_dtype": "float32",
+        "noise_beta_alpha": 1.5,
+        "noise_beta_beta": 1.0,
+        "noise_s": 0.999,
+        "num_inference_timesteps": 4,
+        "num_target_vision_tokens": 32,
+        "num_timestep_buckets": 1000,
+        "tune_diffusion_model": True,
+        "tune_projector": True,
+        "use_vlln": True,
+        "vl_self_attention_cfg": {
+            "attention_head_dim": 64,
+            "dropout": 0.2,
+            "final_dropout": True,
+            "num_attention_heads": 32,
+            "num_layers": 4,
+            "positional_embeddings": None,
+        },
+    },
+}
+"""``config.json`` as published, whose values are this package's defaults."""
+EAGLE = {
+    "model_type": "eagle_2_5_vl",
+    "architectures": ["Eagle2_5_VLForConditionalGeneration"],
+    "downsample_ratio": 0.5,
+    "force_image_size": 224,
+    "image_token_index": 151669,
+    "mlp_connector_layers": 1,
+    "select_layer": -1,
+    "use_pixel_shuffle": False,
+    "text_config": {
+        "attention_bias": False,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 40960,
+        "model_type": "qwen3",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "vocab_size": 151680,
+    },
+    "vision_config": {
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "image_size": 224,
+        "intermediate_size": 4304,
+        "layer_norm_eps": 1e-6,
+        "model_type": "siglip_vision_model",
+        "num_attention_heads": 16,
+        "num_channels": 3,
+        "num_hidden_layers": 27,
+        "patch_size": 14,
+    },
+}
+"""The backbone's, as its package has it."""
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "eagle"])
+def test_the_published_config_is_the_network_that_is_here(copy, beside):
+    (copy / "config.json").write_text(json.dumps(PUBLISHED))
+    if beside:
+        (copy / "eagle/config.json").write_text(json.dumps(EAGLE))
+    found = read_header(copy)
+    assert (found.siglip, found.qwen, found.image_token) == (SiglipShape(), QwenShape(), 151669)
+    sizes = asdict(found.head)
+    for name, wanted in asdict(HeadShape()).items():
+        assert sizes[name] == ({**sizes[name], **wanted} if isinstance(wanted, dict) else wanted)
+    assert described(copy).horizon == 2
+
+
+def put(file: Path, path: str, value) -> None:
+    """Put a value into a JSON file."""
+    data = json.loads(file.read_text())
+    *above, last = path.split(".")
+    place = data
+    for name in above:
+        place = place[name]
+    place[last] = value
+    file.write_text(json.dumps(data))
+
+
+DIFFUSION, CONTEXT = "action_head_cfg.diffusion_model_cfg", "action_head_cfg.vl_self_attention_cfg"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "wanted"),
+    [
+        (f"{DIFFUSION}.activation_fn", "geglu", "'gelu-approximate'"),
+        (f"{DIFFUSION}.attention_bias", False, "True"),
+        (f"{DIFFUSION}.norm_type", "layer_norm", "'ada_norm'"),
+        (f"{DIFFUSION}.norm_elementwise_affine", True, "False"),
+        (f"{DIFFUSION}.norm_eps", 1e-6, "1e-05"),
+        (f"{DIFFUSION}.positional_embeddings", "sinusoidal", "None"),
+        (f"{DIFFUSION}.interleave_self_attention", False, "True"),
+        (f"{CONTEXT}.activation_fn", "gelu", "'gelu-approximate'"),
+        (f"{CONTEXT}.attention_bias", False, "True"),
+        (f"{CONTEXT}.norm_type", "ada_norm", "'layer_norm'"),
+        (f"{CONTEXT}.norm_eps", 1e-6, "1e-05"),
+        (f"{CONTEXT}.positional_embeddings", "sinusoidal", "None"),
+        ("backbone_cfg.project_to_dim", 1536, "None"),
+        ("backbone_cfg.reproject_vision", True, "False"),
+        ("eagle_config.use_pixel_shuffle", True, "False"),
+        ("eagle_config.mlp_connector_layers", 2, "1"),
+        ("eagle_config.select_layer", -2, "-1"),
+        ("eagle_config.vision_config.model_type", "clip_vision_model", "'siglip_vision_model'"),
+        ("eagle_config.vision_config.hidden_act", "gelu", "'gelu_pytorch_tanh'"),
+        ("eagle_config.vision_config.num_channels", 4, "3"),
+        ("eagle_config.text_config.model_type", "qwen2", "'qwen3'"),
+        ("eagle_config.text_config.hidden_act", "gelu", "'silu'"),
+        ("eagle_config.text_config.attention_bias", True, "False"),
+        ("eagle_config.text_config.rope_scaling", {"factor": 2.0}, "None"),
+        ("eagle_config.text_config.rope_parameters", {"rope_type": "yarn"}, "'default'"),
+        ("eagle_config.text_config.sliding_window", 4096, "None"),
+        ("eagle_config.text_config.use_sliding_window", True, "False"),
+    ],
+)
+def test_fields_that_ask_for_another_network_are_refused(copy, path, value, wanted):
+    put(copy / "config.json", path, value)
+    words = re.escape(path) + r"[\w.]*: got .*, wanted " + re.escape(wanted)
+    with pytest.raises(CheckpointError, match=rf"(?s)config\.json asks for another network .*\n  {words}"):
+        described(copy)
+    if path.startswith("eagle_config"):  # the same beside the config
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "eagle/config.json").write_text(json.dumps(config.pop("eagle_config")))
+        (copy / "config.json").write_text(json.dumps(config))
+        with pytest.raises(CheckpointError, match=r"(?s)eagle/config\.json asks for another network"):
+            described(copy)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (f"{DIFFUSION}.cross_attention_dim", 64, "cross_attention_dim is backbone_embedding_dim"),
+        ("action_dim", 7, "action_dim is action_head_cfg's"),
+        ("action_head_cfg.max_action_dim", 24, "max_action_dim is action_dim"),
+        ("action_horizon", 8, "action_horizon is action_head_cfg's"),
+        ("eagle_config.force_image_size", 56, "force_image_size is vision_config's image_size"),
+    ],
+)
+def test_sizes_that_are_said_twice_agree(copy, path, value, words):
+    put(copy / "config.json", path, value)
+    with pytest.raises(CheckpointError, match=rf"sizes do not go together, wanted: {words}"):
+        described(copy)
+
+
+def sizes(data, path=""):
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from sizes(value, f"{path}{name}.")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield f"{path}{name}"
+
+
+def test_sizes_that_nothing_can_have_are_refused_by_name(copy):
+    config = (copy / "config.json").read_text()
+    others = {"hidden_size", "eagle_config.image_token_index"}  # nothing reads the one, the other is no size
+    for path in set(sizes(json.loads(config))) - others:
+        put(copy / "config.json", path, 2**62)
+        with pytest.raises(CheckpointError, match=rf"config\.json.*\n?.*{path}: got 4611686018427387904"):
+            described(copy)
+        (copy / "config.json").write_text(config)
+
+
+def test_denoising_steps_and_norms_are_the_checkpoints(copy, checkpoint):
+    seen, before = worlds.observation(2), worlds.act(worlds.make(checkpoint), worlds.observation(2))
+    put(copy / "config.json", "action_head_cfg.num_inference_timesteps", 8)
+    assert worlds.make(copy).network.layout.steps == 8
+    assert worlds.make(copy, denoising_steps=3).network.layout.steps == 3
+    assert described(copy, stochastic_steps="all", entries="step").tokens_per_action == 8
+    put(copy / "config.json", "action_head_cfg.num_inference_timesteps", 4)
+    assert torch.equal(worlds.act(worlds.make(copy), seen).actions, before.actions)
+    for path, value in (
+        ("eagle_config.vision_config.layer_norm_eps", 0.1),
+        ("eagle_config.text_config.rope_parameters", {"rope_theta": 10.0}),
+    ):
+        put(copy / "config.json", path, value)
+        after = worlds.act(worlds.make(copy), seen)
+        assert not torch.equal(after.value, before.value)
+        before = after
 
 
 def test_sizes_that_do_not_go_together(copy):

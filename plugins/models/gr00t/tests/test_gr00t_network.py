@@ -44,7 +44,12 @@ def full() -> dict[str, torch.Tensor]:
     """Weights at full size as files hold them, without memory."""
     with torch.device("meta"):
         network = Network(
-            Header(Path(), {}, SiglipShape(), QwenShape(), HeadShape(), 151669), Layout(), torch.arange(0), 0
+            Header(
+                folder=Path(), config={}, siglip=SiglipShape(), qwen=QwenShape(), head=HeadShape(), image_token=151669
+            ),
+            Layout(),
+            torch.arange(0),
+            0,
         )
     return OtherRows({}, 0, 32).shapes(network.state_dict())
 
@@ -124,7 +129,7 @@ def test_shapes_of_embodiments_weights_at_full_size(full):
 def test_the_vision_tower_is_transformers():
     shape = SiglipShape(24, 40, 3, 2, image_size=28)
     ours = randomised(Siglip(shape))
-    config = SiglipVisionConfig(**asdict(shape), hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-6)
+    config = SiglipVisionConfig(**asdict(shape), hidden_act="gelu_pytorch_tanh")
     theirs = SiglipVisionModel(config).eval()
     weights = ours.state_dict()
     if not set(weights) & set(theirs.state_dict()):

@@ -132,6 +132,42 @@ def test_an_entropy_bonus_without_a_learned_deviation_is_refused(line, tmp_path)
         build(line, tmp_path, algo={**PPO, "entropy_weight": 0.01})
 
 
+GRPO = {"use": "grpo", "group_size": 2, "groups_per_step": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"algo": GRPO, "detach_critic": True},
+            r"detach_critic: got True, .* without a value head \(grpo asks for none\)",
+        ),
+        (
+            {"gripper_binary": False},
+            r"gripper_binary: got False, which changes nothing without a gripper \(fake has none\)",
+        ),
+        ({"gripper_closes_at": "high"}, "gripper_closes_at: got 'high', .* without a gripper"),
+        ({"gripper_range": (-1.0, 1.0)}, r"gripper_range: got \(-1\.0, 1\.0\), .* without a gripper"),
+        (
+            {"rotation": "euler_xyz"},
+            "rotation: got 'euler_xyz', which changes nothing without a rotation delta",
+        ),
+    ],
+)
+def test_options_for_what_algorithm_or_robot_have_not_are_refused(line, tmp_path, options, words):
+    with pytest.raises(ConfigError, match=rf"model\.{words}"):
+        build(line, tmp_path, **options)
+
+
+def test_a_saved_model_without_its_config_is_not_evaluated(line, tmp_path, capsys):
+    with build(line, tmp_path, run={"steps": 1}, tune="lora", lora_rank=4) as run:
+        run.train()
+    (folder,) = (tmp_path / "run/checkpoints").glob("step_*/model")
+    (folder / "config.json").unlink()
+    assert cli.main(["eval", str(tmp_path / "run"), "--eval.episodes", "2"]) == 2
+    assert "model holds no config.json" in capsys.readouterr().err
+
+
 def test_commands(line, tmp_path, capsys):
     assert command(["tiny", str(tmp_path / "small")]) == 0
     assert (tmp_path / "small/model.safetensors.index.json").is_file()

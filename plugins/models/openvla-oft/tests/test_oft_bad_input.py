@@ -11,6 +11,7 @@ import pytest
 
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla_model_openvla_oft.header import LlamaShape
 
 INDEX = "model.safetensors.index.json"
 STATISTICS = "dataset_statistics.json"
@@ -27,6 +28,7 @@ def copy(checkpoint: Path, tmp_path: Path) -> Path:
         shutil.copy(file, place / file.name)
     for name in set(json.loads((place / INDEX).read_text())["weight_map"].values()):
         (place / name).touch()
+    (place / "tokenizer.json").touch()
     return place
 
 
@@ -68,6 +70,29 @@ def put(file: Path, path: str, value) -> None:
         ("vision_backbone_id", "siglip-vit-so400m", "vision_backbone_id: got 'siglip-vit-so400m', wanted"),
         ("use_fused_vision_backbone", False, "use_fused_vision_backbone: got False, wanted True"),
         ("pad_token_id", "pad", "pad_token_id: got 'pad', wanted a valid integer"),
+        ("pad_token_id", 40000, "pad_token_id: got 40000, wanted less than text_config.vocab_size, 32064"),
+        ("pad_to_multiple_of", 31900, "pad_to_multiple_of: got 31900, which leaves 164 of text_config.vocab_size"),
+        ("timm_model_ids", ["vit_base"], r"timm_model_ids: got \['vit_base'\], wanted \['vit_large"),
+        ("timm_override_act_layers", [None, "quick_gelu"], r"timm_override_act_layers: got \[None, 'quick_gelu'\]"),
+        ("image_resize_strategy", "letterbox", "image_resize_strategy: got 'letterbox', wanted 'resize-naive'"),
+        ("llm_backbone_id", "vicuna-v15-7b", "llm_backbone_id: got 'vicuna-v15-7b', wanted 'llama2-7b-pure'"),
+        ("text_config.model_type", "mistral", "text_config.model_type: got 'mistral', wanted 'llama'"),
+        ("text_config.hidden_act", "gelu", "text_config.hidden_act: got 'gelu', wanted 'silu'"),
+        ("text_config.attention_bias", True, "text_config.attention_bias: got True, wanted False"),
+        ("text_config.mlp_bias", True, "text_config.mlp_bias: got True, wanted False"),
+        ("text_config.tie_word_embeddings", True, "text_config.tie_word_embeddings: got True, wanted False"),
+        (
+            "text_config.rope_scaling",
+            {"type": "linear"},
+            "text_config.rope_scaling: got {'type': 'linear'}, wanted None",
+        ),
+        (
+            "text_config.rope_parameters",
+            {"rope_type": "yarn"},
+            "rope_parameters.rope_type: got 'yarn', wanted 'default'",
+        ),
+        ("text_config.num_key_value_heads", 2, "num_key_value_heads: got 2, wanted as many as heads, 4"),
+        ("text_config.head_dim", 16, "text_config.head_dim: got 16, wanted 8"),
     ],
 )
 def test_config_fields_that_no_openvla_has(copy, path, value, words):
@@ -87,6 +112,7 @@ def test_config_fields_that_no_openvla_has(copy, path, value, words):
         ("action.q99", [1.0], r"action: got lengths \{'q01': 3, 'q99': 1, 'mask': 3\}"),
         ("action.q01", ["a", "b", "c"], r"q01\.0: got 'a', wanted a valid number"),
         ("action.q01", [NAN, 0.0, 0.0], r"q01\.0: got nan, wanted a finite number"),
+        ("action.q01", [-1e39, 0.0, 0.0], r"q01\.0: got -1e\+39, wanted a number from -1e"),
         ("action.q01", [0.0, 5.0, 0.0], "action: got q01 above q99 in dimensions 1, wanted it below"),
         ("action", [1, 2], r"got \[1, 2\], wanted a dictionary"),
         ("action", {}, "has no 'q01' and no 'q99' of its actions"),
@@ -95,6 +121,30 @@ def test_config_fields_that_no_openvla_has(copy, path, value, words):
 def test_statistics_that_no_training_wrote(copy, path, value, words):
     put(copy / STATISTICS, f"reach_no_noops.{path}", value)
     with pytest.raises((CheckpointError, ConfigError), match=rf"(?s)dataset_statistics\.json.*{words}|{words}.*json"):
+        described(copy)
+
+
+def test_sizes_that_nothing_can_have_are_refused_by_name(copy):
+    config = (copy / "config.json").read_text()
+    data = json.loads(config)
+    paths = ["pad_token_id", "pad_to_multiple_of", *(f"text_config.{name}" for name in vars(LlamaShape()))]
+    paths += [f"rlvla_towers.{name}.{size}" for name, tower in data["rlvla_towers"].items() for size in tower]
+    for path in {*paths} - {"text_config.rms_norm_eps", "text_config.rope_theta"}:
+        put(copy / "config.json", path, 2**62)
+        with pytest.raises(CheckpointError, match=rf"(?s)config\.json.*{path}: got 4611686018427387904"):
+            described(copy)
+        (copy / "config.json").write_text(config)
+    for side in (4200, 2**62):
+        put(copy / "config.json", "image_sizes", [side, side])
+        with pytest.raises(CheckpointError, match=rf"image_sizes\.0: got {side}, wanted less than or equal to 4096"):
+            described(copy)
+
+
+def test_no_tokenizer_is_seen_before_weights_are_read(copy):
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"copy holds no tokenizer\.json: add the one that lay beside the weights"
+    ):
         described(copy)
 
 
@@ -127,6 +177,9 @@ def test_an_index_that_is_damaged(copy, text, words):
         ({"stds": [[1.0], [1.0]]}, r"stds\.0\.1: missing"),
         ({"stds": [[0, 0, 0], [1, 1, 1]]}, r"stds\.0\.0: got 0, wanted greater than 0"),
         ({"means": [[NAN] * 3, [1, 1, 1]]}, r"means\.0\.0: got nan, wanted a finite number"),
+        ({"stds": [[1e-46] * 3, [1, 1, 1]]}, r"stds\.0\.0: got 1e-46, wanted greater than 0, in fp32 too"),
+        ({"tvf_do_letterbox": True}, "tvf_do_letterbox: got True, wanted False"),
+        ({"image_resize_strategy": "resize-crop"}, "image_resize_strategy: got 'resize-crop', wanted 'resize-naive'"),
     ],
 )
 def test_means_and_deviations_of_pictures(copy, values, words):

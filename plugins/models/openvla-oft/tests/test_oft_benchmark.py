@@ -29,7 +29,9 @@ def benchmark():
     [(1, 35, 0.37, 0.04, 4.56), (1, 128, 0.37, 0.04, 5.80), (2, 35, 0.74, 0.07, 8.00)],
 )
 def test_floating_point_operations_are_those_counted_by_hand(benchmark, cameras, prompt, vision, projector, llama):
-    header = Header(Path(), {}, LlamaShape(vocab_size=32064), DINO, SIGLIP, 224)
+    header = Header(
+        folder=Path(), config={}, llama=LlamaShape(vocab_size=32064), dino=DINO, siglip=SIGLIP, image_size=224
+    )
     parts = benchmark.flops(header, prompt, cameras, 56)
     assert {name: round(one / 1e12, 2) for name, one in parts.items()} == pytest.approx(
         {"vision": vision, "projector": projector, "llama": llama}, abs=0.011

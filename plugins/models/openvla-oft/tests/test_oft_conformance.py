@@ -9,7 +9,7 @@ ACTION = (ActionPart("move", 2, low=-2.0, high=1.0), ActionPart("grip", 1, "grip
 COMMON = {"unnorm_key": "reach", "horizon": 2, "dtype": "fp32"}
 TOP = {"top_k": 5, "keep_vision": True, "temperature": 1.2}
 TOKENS = {"head": "tokens", "gaussian": "fixed", "proprio": False, "tune_vision": False, **TOP}
-L1 = {"head": "l1", "gaussian": "learned", "proprio": True, "decoding": "parallel", "tune": "lora"}
+L1 = {"head": "l1", "gaussian": "learned", "proprio": True, "decoding": "parallel", "tune": "lora", "lora_rank": 4}
 FULL = {"tune": "full", "rollout": "fp8", "lora_rank": None}
 
 

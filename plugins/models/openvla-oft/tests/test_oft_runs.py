@@ -128,6 +128,35 @@ def test_a_run_without_anything_to_train_says_so(line, tmp_path):
         run.train()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"gripper_binary": False},
+            r"gripper_binary: got False, which changes nothing without a gripper \(fake has none\)",
+        ),
+        (
+            {"rotation": "euler_xyz"},
+            "rotation: got 'euler_xyz', which changes nothing without a rotation delta",
+        ),
+    ],
+)
+def test_options_for_what_the_robot_has_not_are_refused(line, tmp_path, options, words):
+    with pytest.raises(ConfigError, match=rf"model\.{words}"):
+        build(line, tmp_path, **options)
+
+
+def test_a_saved_model_without_its_config_is_not_evaluated(line, tmp_path, capsys):
+    with build(line, tmp_path, run={"steps": 1}) as run:
+        run.train()
+    (folder,) = (tmp_path / "run/checkpoints").glob("step_*/model")
+    (folder / "config.json").unlink()
+    assert cli.main(["eval", str(tmp_path / "run"), "--eval.episodes", "2"]) == 2
+    assert "model lacks config.json" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=r"model lacks config\.json, which was written with rlvla_heads"):
+        build(folder, tmp_path / "on")
+
+
 def test_commands(line, tmp_path, capsys):
     assert command(["tiny", str(tmp_path / "small")]) == 0
     assert (tmp_path / "small/model.safetensors.index.json").is_file()

@@ -99,3 +99,14 @@ class TestRefusedAtTheStart:
         model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>")
         with pytest.raises(SimulatorError, match="worlds take about .* fit at most"):
             room_for(model, mujoco.MjData(model), 10**6, 200, 600, 0, torch.device("cpu"), 2**30)
+
+    def test_doctor_reckons_what_the_chosen_limits_take(self) -> None:
+        from rlvla_sim_libero_gpu.doctor import checks
+
+        def memory(**options: Any) -> Any:
+            return list(checks(LiberoGpuConfig(device="cpu", **options)))[-1]
+
+        found = memory(num_envs=2, image_size=64)
+        assert found.ok and "2 worlds of one task need about" in found.found
+        found = memory(num_envs=8192, image_size=1024, contacts=2000)
+        assert not found.ok and "fit at most" in found.found

@@ -36,7 +36,7 @@ def test_own_kernels_run_between_the_halves_of_a_substep(worlds):
 
     def push(substep):
         seen.append(substep)
-        wp.launch(copy_where, dim=(4, 12), inputs=[everywhere, forces], outputs=[worlds.data.qfrc_applied])
+        wp.launch(copy_where, dim=(4, 12), inputs=[everywhere, True, forces], outputs=[worlds.data.qfrc_applied])
 
     step = worlds.env_step(3, between=push)
     assert seen == [0, 1, 2]

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 import rlvla
+from rlvla import lora
 from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located, settled
-from rlvla.specs import ModelCost, ModelSpec, Role
+from rlvla.specs import ACTION_OPTIONS, ModelCost, ModelSpec, Role
 from rlvla_model_gr00t.header import Embodiment, Header, Normalisation, read_header, row_of
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Gr00tConfig", "describe", "plugin"]
-
-VISION_LINEARS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "0")
-"""Of the vision tower, and the projector."""
-LLM_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 @rlvla.config
@@ -65,14 +62,14 @@ class Gr00tConfig:
     padding: Literal["fixed", "masked"] = "fixed"
     """``fixed``: sequences are padded to ``pad_to``, and the head looks at the padding too, as checkpoints were tuned.
     ``masked``: it does not; another policy than a checkpoint that was tuned with padding."""
-    pad_to: Annotated[int, Ge(16)] | None = None
+    pad_to: Annotated[int, Ge(16), Le(40960)] | None = None
     """Tokens of a sequence. None: 570 where padding is ``fixed``; where it is ``masked``, the longest that the simulator's
     tasks ask for, rounded up to a multiple of 8. Longer instructions than a simulator tells of are refused, or with
     ``masked`` and None widen their batches, in which bf16 log-probs then differ a little (2 %) between acting and training."""
     horizon: Annotated[int, Ge(1)] = 10
     """Actions of a chunk that are executed, of the 16 that the head denoises."""
-    denoising_steps: Annotated[int, Ge(2), Le(100)] = 4
-    """Steps from noise to actions."""
+    denoising_steps: Annotated[int, Ge(2), Le(100)] | None = None
+    """Steps from noise to actions; None: as many as the checkpoint's ``num_inference_timesteps``."""
     noise: Literal["flow_sde", "flow_cps", "reinflow"] = "flow_sde"
     """How a step becomes random: a stochastic differential equation with the flow's marginals (arXiv:2505.05470), noise
     that preserves coefficients (arXiv:2509.05952), or a learned deviation around the flow's own step (arXiv:2505.22094)."""
@@ -103,13 +100,14 @@ class Gr00tConfig:
     """What training changes: the action head, or also LoRA adapters in the backbone."""
     tune_vision: bool = False
     """Adapters in the vision tower and the projector too (``tune: lora``)."""
-    lora_rank: Annotated[int, Ge(1)] = 32
-    """Rank of the adapters."""
+    lora_rank: Annotated[int, Ge(1)] | None = None
+    """Rank of the adapters; None: that of the adapter in ``path``, else 32."""
     lora_alpha: Annotated[float, Gt(0)] | None = None
-    """Adapters are scaled by this over the rank; None: by 1, or as the checkpoint's adapter was."""
-    lora_targets: tuple[str, ...] = LLM_LINEARS
-    """Last part of the names of layers that get adapters (with ``tune_vision`` also ``out_proj``, ``fc1``, ``fc2``, and ``0``,
-    the projector)."""
+    """Adapters are scaled by this over the rank; None: as the adapter in ``path`` was trained, else by 1."""
+    lora_targets: tuple[str, ...] | None = None
+    """Last part of the names of layers that get adapters. None: those of the adapter in ``path``; else the language model's
+    (``q_proj``, ``k_proj``, ``v_proj``, ``o_proj``, ``gate_proj``, ``up_proj``, ``down_proj``) and, with ``tune_vision``, those of
+    vision tower and projector (also ``out_proj``, ``fc1``, ``fc2``, and ``0``, the projector)."""
     detach_critic: bool = False
     """The value head's gradient ends at what it reads, instead of changing the head below it too."""
     dtype: Literal["bf16", "fp32"] = "bf16"
@@ -130,16 +128,6 @@ class Gr00tConfig:
         """Make paths of folders hold wherever the run is opened again."""
         object.__setattr__(self, "path", settled(self.path))
         object.__setattr__(self, "tokenizer_path", settled(self.tokenizer_path))
-
-    @property
-    def random_steps(self) -> int:
-        """Denoising steps that may be random."""
-        return self.denoising_steps - int(self.skip_last or self.noise == "flow_cps")
-
-    @property
-    def entries_of_steps(self) -> int:
-        """Random steps that log-probs of one chunk are of."""
-        return self.random_steps if self.stochastic_steps == "all" else 1
 
 
 def describe(config: Gr00tConfig) -> ModelSpec:
@@ -171,7 +159,8 @@ def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
     problems = [*_contradictions(config, header), *_without_effect(config)]
     actions: int | None = None
     try:
-        actions = len(embodiment_of(config, header).action.offset)
+        robot = embodiment_of(config, header)
+        actions = len(robot.action.offset)
     except ConfigError as error:
         problems += error.problems
     if actions is not None and actions > header.head.action_dim:
@@ -179,13 +168,16 @@ def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
     if problems:
         raise ConfigError(problems)
     assert actions is not None
+    recorded = denoising_of(config, header)[1] if config.stochastic_steps == "all" else 1
     return ModelSpec(
         horizon=config.horizon,
-        tokens_per_action=config.entries_of_steps * (actions if config.entries == "dimension" else 1),
+        tokens_per_action=recorded * (actions if config.entries == "dimension" else 1),
         cameras=config.cameras,
         state=config.state == "given",
+        state_dim=len(robot.state.offset) if config.state == "given" else None,
         action_dim=actions,
         entropy=config.noise == "reinflow",
+        options_for={"values": ("detach_critic",), **ACTION_OPTIONS},
         cost=_HEAD_OF_3B if config.tune == "head" and config.keep_features else None,
     )
 
@@ -202,6 +194,12 @@ _HEAD_OF_3B = ModelCost(
 )
 
 
+def denoising_of(config: Gr00tConfig, header: Header) -> tuple[int, int]:
+    """Return how many denoising steps there are, and how many of them may be random."""
+    steps = config.denoising_steps or header.head.num_inference_timesteps
+    return steps, steps - int(config.skip_last or config.noise == "flow_cps")
+
+
 def embodiment_of(config: Gr00tConfig, header: Header) -> Embodiment:
     """Return the robot of a config."""
     tag = header.tag(config.embodiment_tag)
@@ -210,11 +208,11 @@ def embodiment_of(config: Gr00tConfig, header: Header) -> Embodiment:
 
 def _without_effect(config: Gr00tConfig) -> list[str]:
     """Return what is wrong with options that were set and change nothing beside the others."""
-    lora = ("model.tune 'lora'", config.tune == "lora")
+    adapted = ("model.tune 'lora'", config.tune == "lora")
     strength = ("model.noise 'flow_sde' or 'flow_cps'", config.noise != "reinflow")
     annealed = config.noise_level_final is not None and config.noise != "reinflow"
     needs = {
-        **dict.fromkeys(("tune_vision", "lora_rank", "lora_alpha", "lora_targets"), lora),
+        **dict.fromkeys(("tune_vision", "lora_rank", "lora_alpha", "lora_targets"), adapted),
         **dict.fromkeys(("noise_level", "noise_level_final"), strength),
         "noise_anneal_steps": ("model.noise_level_final and model.noise 'flow_sde' or 'flow_cps'", annealed),
         "skip_last": ("model.noise 'flow_sde' or 'reinflow'", config.noise != "flow_cps"),
@@ -222,6 +220,18 @@ def _without_effect(config: Gr00tConfig) -> list[str]:
         "state_keys": ("model.state 'given'", config.state == "given"),
     }
     return without_effect("model", config, needs)
+
+
+def adaptable(header: Header) -> lora.Layers:
+    """Return the layers that may get adapters."""
+    qwen, siglip = header.qwen, header.siglip
+    query, keys = qwen.num_attention_heads * qwen.head_dim, qwen.num_key_value_heads * qwen.head_dim
+    heads = {"q_proj": query, "k_proj": keys, "v_proj": keys, "o_proj": query}
+    language = heads | dict.fromkeys(("gate_proj", "up_proj", "down_proj"), qwen.intermediate_size)
+    vision = dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj"), siglip.hidden_size)
+    vision |= dict.fromkeys(("fc1", "fc2"), min(siglip.hidden_size, siglip.intermediate_size))
+    vision["0"] = min(siglip.hidden_size, qwen.hidden_size)
+    return lora.Layers({name: min(size, qwen.hidden_size) for name, size in language.items()}, vision)
 
 
 def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
@@ -240,26 +250,7 @@ def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
             "model.keep_features: features are as long as the longest instruction of their batch: give model.pad_to, or set "
             "keep_features to 0"
         )
-    if config.tune == "lora" and not config.lora_targets:
-        problems.append("model.lora_targets: empty; name layers, or set model.tune to 'head'")
-    elif config.tune_vision and config.tune == "lora" and not {*config.lora_targets} & {*VISION_LINEARS}:
-        problems.append(
-            f"model.tune_vision: got True, but model.lora_targets {config.lora_targets} names no layer of the vision tower or "
-            f"the projector: add some of {', '.join(VISION_LINEARS)}, or leave tune_vision out"
-        )
-    if (adapter := header.adapter) is not None:
-        if config.tune != "lora":
-            problems.append(
-                f"model.tune: got {config.tune!r}, but {adapter} holds a LoRA adapter: 'lora', or export it first"
-            )
-        else:
-            rank, alpha = header.adapter_header.rank, header.adapter_header.alpha
-            if config.lora_rank != rank:
-                problems.append(f"model.lora_rank: got {config.lora_rank}, the adapter in {adapter} has rank {rank}")
-            if config.lora_alpha not in (None, alpha):
-                problems.append(
-                    f"model.lora_alpha: got {config.lora_alpha}, the adapter in {adapter} was trained with {alpha}: leave it out"
-                )
+    problems += lora.misfits(config, header.adapter, adaptable(header), "head")
     try:
         tag = header.tag(config.embodiment_tag)
         row_of(tag, config.embodiment_table, config.embodiment_id, head)

@@ -20,7 +20,6 @@ from rlvla.weight_files import write_tensors
 from rlvla_model_gr00t.header import METADATA, TOKENIZER, Header
 
 HEADS = "rlvla_heads.safetensors"
-ADAPTER = "adapter_model.safetensors"
 HEAD, VALUE, NOISE = "action_head.", "action_head.value_head.", "action_head.noise_net."
 LM_HEAD = "backbone.eagle_model.language_model.lm_head.weight"
 """The embeddings once more, in some files."""

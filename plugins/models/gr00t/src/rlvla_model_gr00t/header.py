@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Le
 
 from rlvla.checkpoint_header import (
     AdapterHeader,
+    CheckpointHeader,
+    Depth,
     Finite,
-    adapter_of,
-    base_of,
-    missing,
-    no_whole_model,
+    Pixels,
+    Positive,
+    Size,
+    base_header,
     read_adapter,
     read_as,
     read_json,
-    shards_of,
+    refuse_others,
 )
 from rlvla.errors import CheckpointError, ConfigError
 
@@ -44,20 +46,64 @@ _ENDS: Mapping[Normalisation, tuple[str, str]] = {
     "mean_std": ("mean", "std"),
 }
 """Statistics that each reads."""
-_Size = Annotated[int, Ge(1)]
-_Positive = Annotated[Finite, Gt(0)]
+_FIXED: Mapping[str, Any] = {
+    "action_head_cfg.use_vlln": True,
+    "action_head_cfg.add_pos_embed": True,
+    **{
+        f"action_head_cfg.diffusion_model_cfg.{name}": value
+        for name, value in {
+            "activation_fn": "gelu-approximate",
+            "attention_bias": True,
+            "norm_type": "ada_norm",
+            "norm_elementwise_affine": False,
+            "norm_eps": 1e-5,
+            "positional_embeddings": None,
+            "interleave_self_attention": True,
+        }.items()
+    },
+    **{
+        f"action_head_cfg.vl_self_attention_cfg.{name}": value
+        for name, value in {
+            "activation_fn": "gelu-approximate",
+            "attention_bias": True,
+            "norm_type": "layer_norm",
+            "norm_eps": 1e-5,
+            "positional_embeddings": None,
+        }.items()
+    },
+    "backbone_cfg.project_to_dim": None,
+    "backbone_cfg.reproject_vision": False,
+}
+"""Fields of ``config.json`` by which other networks differ, and what they are in every N1.5."""
+_EAGLE_FIXED: Mapping[str, Any] = {
+    "use_pixel_shuffle": False,
+    "mlp_connector_layers": 1,
+    "select_layer": -1,
+    "vision_config.model_type": "siglip_vision_model",
+    "vision_config.hidden_act": "gelu_pytorch_tanh",
+    "vision_config.num_channels": 3,
+    "text_config.model_type": "qwen3",
+    "text_config.hidden_act": "silu",
+    "text_config.attention_bias": False,
+    "text_config.rope_scaling": None,
+    "text_config.rope_parameters.rope_type": "default",
+    "text_config.sliding_window": None,
+    "text_config.use_sliding_window": False,
+}
+"""The same of the backbone's."""
 
 
 @dataclass(frozen=True)
 class SiglipShape:
     """Sizes of the vision tower."""
 
-    hidden_size: _Size = 1152
-    intermediate_size: _Size = 4304
-    num_hidden_layers: _Size = 27
-    num_attention_heads: _Size = 16
-    image_size: _Size = 224
-    patch_size: _Size = 14
+    hidden_size: Size = 1152
+    intermediate_size: Size = 4304
+    num_hidden_layers: Depth = 27
+    num_attention_heads: Size = 16
+    image_size: Pixels = 224
+    patch_size: Size = 14
+    layer_norm_eps: Positive = 1e-6
 
     @property
     def tokens(self) -> int:
@@ -69,25 +115,25 @@ class SiglipShape:
 class QwenShape:
     """Sizes of the language model, whose layers above ``select_layer`` were cut off."""
 
-    hidden_size: _Size = 2048
-    intermediate_size: _Size = 6144
-    num_hidden_layers: _Size = 12
-    num_attention_heads: _Size = 16
-    num_key_value_heads: _Size = 8
-    head_dim: _Size = 128
-    vocab_size: _Size = 151680
-    rms_norm_eps: _Positive = 1e-6
-    rope_theta: _Positive = 1e6
+    hidden_size: Size = 2048
+    intermediate_size: Size = 6144
+    num_hidden_layers: Depth = 12
+    num_attention_heads: Size = 16
+    num_key_value_heads: Size = 8
+    head_dim: Size = 128
+    vocab_size: Size = 151680
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 1e6
 
 
 @dataclass(frozen=True)
 class AttentionShape:
     """Sizes of a stack of transformer blocks."""
 
-    num_attention_heads: _Size
-    attention_head_dim: _Size
-    num_layers: _Size
-    output_dim: Annotated[int, Ge(0)] = 0
+    num_attention_heads: Size
+    attention_head_dim: Size
+    num_layers: Depth
+    output_dim: Annotated[int, Ge(0), Le(2**18)] = 0
 
     @property
     def width(self) -> int:
@@ -100,43 +146,45 @@ class HeadShape:
 
     diffusion: AttentionShape = AttentionShape(32, 48, 16, 1024)
     context: AttentionShape = AttentionShape(32, 64, 4)
-    action_dim: _Size = 32
-    action_horizon: _Size = 16
-    backbone_embedding_dim: _Size = 2048
-    hidden_size: _Size = 1024
-    input_embedding_dim: _Size = 1536
-    max_state_dim: _Size = 64
-    num_target_vision_tokens: _Size = 32
-    num_timestep_buckets: _Size = 1000
-    max_seq_len: _Size = 1024
-    max_num_embodiments: _Size = 32
-    add_pos_embed: Literal[True] = True
+    action_dim: Size = 32
+    action_horizon: Size = 16
+    backbone_embedding_dim: Size = 2048
+    hidden_size: Size = 1024
+    input_embedding_dim: Size = 1536
+    max_state_dim: Size = 64
+    num_target_vision_tokens: Size = 32
+    num_timestep_buckets: Size = 1000
+    max_seq_len: Size = 1024
+    max_num_embodiments: Size = 32
+    num_inference_timesteps: Annotated[int, Ge(2), Le(100)] = 4
+    """Denoising steps, where the options do not say another number."""
 
 
 @dataclass(frozen=True)
 class _Diffusion(AttentionShape):
     """``diffusion_model_cfg``."""
 
-    num_attention_heads: _Size = 32
-    attention_head_dim: _Size = 48
-    num_layers: _Size = 16
-    output_dim: _Size = 1024
+    num_attention_heads: Size = 32
+    attention_head_dim: Size = 48
+    num_layers: Depth = 16
+    output_dim: Size = 1024
+    cross_attention_dim: Size | None = None
 
 
 @dataclass(frozen=True)
 class _Context(AttentionShape):
     """``vl_self_attention_cfg``."""
 
-    num_attention_heads: _Size = 32
-    attention_head_dim: _Size = 64
-    num_layers: _Size = 4
+    num_attention_heads: Size = 32
+    attention_head_dim: Size = 64
+    num_layers: Depth = 4
 
 
 @dataclass(frozen=True)
 class _Head(HeadShape):
     """``action_head_cfg``."""
 
-    use_vlln: Literal[True] = True
+    max_action_dim: Size | None = None
     diffusion_model_cfg: _Diffusion = _Diffusion()
     vl_self_attention_cfg: _Context = _Context()
 
@@ -145,7 +193,21 @@ class _Head(HeadShape):
 class _Backbone:
     """``backbone_cfg``."""
 
-    select_layer: _Size = 12
+    select_layer: Depth = 12
+
+
+@dataclass(frozen=True)
+class _Rope:
+    """Rotary positions, as newer files say them."""
+
+    rope_theta: Positive | None = None
+
+
+@dataclass(frozen=True)
+class _Text(QwenShape):
+    """``text_config``: what it may say beside sizes."""
+
+    rope_parameters: _Rope | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +215,8 @@ class _Eagle:
     """``eagle_config``, or ``eagle/config.json``."""
 
     vision_config: SiglipShape = SiglipShape()
-    text_config: QwenShape = QwenShape()
+    text_config: _Text = _Text()
+    force_image_size: Pixels | None = None
     image_token_index: Annotated[int, Ge(0)] = 151669
 
 
@@ -162,6 +225,8 @@ class _Config:
     """``config.json``: all that decides anything."""
 
     action_head_cfg: _Head = _Head()
+    action_dim: Size | None = None
+    action_horizon: Size | None = None
     backbone_cfg: _Backbone | None = None
     eagle_config: _Eagle | None = None
     rlvla_random: Annotated[int, Ge(0)] | None = None
@@ -224,25 +289,15 @@ class Embodiment:
     action: Scaling
 
 
-@dataclass(frozen=True)
-class Header:
+@dataclass(frozen=True, kw_only=True)
+class Header(CheckpointHeader):
     """A checkpoint before its weights are read."""
 
-    folder: Path
-    config: Mapping[str, Any]
     siglip: SiglipShape
     qwen: QwenShape
     head: HeadShape
     image_token: int
     """Id of the token that stands for a piece of a picture."""
-    random_seed: int | None = None
-    """Seed of weights that are drawn instead of read (full size without 5 GB on disk, for benchmarks); None: read."""
-    base: Header | None = None
-    """Of the checkpoint that this folder's weights belong on."""
-    base_name: str | None = None
-    """Its folder, or ``org/name@revision``."""
-    base_files: Mapping[str, str] | None = None
-    """What tells that checkpoint's weights from others, when training stood on them; None: not known."""
 
     @property
     def metadata_file(self) -> Path:
@@ -323,9 +378,7 @@ class Header:
                 )
                 continue
             sizes = {key: one if isinstance(one := there[key].shape, list) else [one] for key in chosen}
-            checked = read_as(
-                dict[str, tuple[_Size]], sizes, f"{self.metadata_file}: shapes in {tag}.modalities.{part}"
-            )
+            checked = read_as(dict[str, tuple[Size]], sizes, f"{self.metadata_file}: shapes in {tag}.modalities.{part}")
             lengths = {key: one for key, (one,) in checked.items()}
             parts[part] = self._scaling(tag, part, lengths, getattr(robot.statistics, part), kind, problems)
         if problems:
@@ -377,24 +430,10 @@ class Header:
         return Scaling(tuple(offset), tuple(scale), clipped=kind == "q99")
 
     @cached_property
-    def shards(self) -> tuple[Path, ...]:
-        """Files with this folder's weights."""
-        return shards_of(self.folder)
-
-    def missing_shards(self) -> list[str]:
-        """Return names of weight files that should be there."""
-        return missing(self.shards)
-
-    @property
-    def adapter(self) -> Path | None:
-        """Folder of a LoRA adapter on the base; None: there is none."""
-        return self.folder if (self.folder / "adapter_config.json").is_file() else adapter_of(self.folder)
-
-    @property
-    def adapter_header(self) -> AdapterHeader:
-        """Rank and scale of the adapter."""
-        assert self.adapter is not None
-        return read_adapter(self.adapter)
+    def adapter(self) -> AdapterHeader | None:
+        """The LoRA adapter on the base, beside the head's weights; None: there is none."""
+        beside = (self.folder / "adapter_config.json").is_file()
+        return read_adapter(self.folder) if beside else super().adapter
 
     def tokenizer(self, configured: str | None) -> Path:
         """Return the folder with the tokenizer's files.
@@ -411,14 +450,16 @@ class Header:
         if self.base is not None:
             folders += [self.base.folder, self.base.folder / "eagle"]
         if configured is not None:
-            folders = [located(configured)]
+            folders = [located(configured, option="model.tokenizer_path")]
+        whole, *parts = TOKENIZER
+        lacking = {folder: [name for name in parts if not (folder / name).is_file()] for folder in folders}
         for folder in folders:
-            whole, *parts = TOKENIZER
-            if (folder / whole).is_file() or all((folder / name).is_file() for name in parts):
+            if (folder / whole).is_file() or not lacking[folder]:
                 return folder
+        some = [f" ({folder} lacks {', '.join(names)})" for folder, names in lacking.items() if len(names) < len(parts)]
         raise CheckpointError(
-            f"model.tokenizer_path: got {configured!r}, and found no tokenizer in {', '.join(map(str, folders))}. GR00T "
-            "N1.5's checkpoints come without one: give a folder (or 'org/name' on the model hub) with the Eagle processor's "
+            f"model.tokenizer_path: got {configured!r}, and found no tokenizer in {', '.join(map(str, folders))}"
+            f"{''.join(some)}. GR00T N1.5's checkpoints come without one: give a folder (or 'org/name' on the model hub) with the Eagle processor's "
             "vocab.json, merges.txt and added_tokens.json, or its tokenizer.json"
         )
 
@@ -459,46 +500,62 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     Raises:
         CheckpointError: not a GR00T N1.5 checkpoint, or sizes that no GR00T has.
     """
-    header, named = _own_header(folder)
-    if named is None:
+    header = _own_header(folder)
+    if (named := header.base_name) is None:
         return header
-    base, further = _own_header(base_of(folder, named, headers_only=headers_only))
-    if further is not None or base.adapter is not None:
-        raise no_whole_model(folder, named)
-    return replace(header, base=base, base_name=named)
+    return replace(header, base=base_header(folder, named, _own_base, headers_only=headers_only))
 
 
-def _own_header(folder: Path) -> tuple[Header, str | None]:
-    """Return what a folder's own files say, and the base that they name."""
+def _own_base(folder: Path) -> Header:
+    return _own_header(folder, "named as a base")
+
+
+def _own_header(folder: Path, named_by: str = "model.path") -> Header:
+    """Return what a folder's own files say."""
     file = folder / "config.json"
     if not file.is_file():
         raise CheckpointError(
-            f"{folder} holds no config.json; wanted a folder with a GR00T N1.5 checkpoint (model.path)"
+            f"{folder} holds no config.json; wanted a folder with a GR00T N1.5 checkpoint ({named_by})"
         )
     config = read_json(file)
-    _check_version(folder, config)
-    found, eagle = read_as(_Config, config, file), _Eagle()
-    beside = folder / "eagle/config.json"
-    if found.eagle_config is not None:
-        eagle = found.eagle_config
-    elif beside.is_file():
-        eagle = read_as(_Eagle, read_json(beside), beside)
+    _check_version(folder, config, named_by)
+    refuse_others(config, _FIXED, file)
+    found = read_as(_Config, config, file)
+    eagle = _eagle(file, config, found)
     head, layers = found.action_head_cfg, (found.backbone_cfg or _Backbone()).select_layer
     header = Header(
         folder=folder,
         config=config,
         siglip=eagle.vision_config,
-        qwen=replace(eagle.text_config, num_hidden_layers=layers),
+        qwen=_qwen(eagle.text_config, layers),
         head=replace(head, diffusion=head.diffusion_model_cfg, context=head.vl_self_attention_cfg),
         image_token=eagle.image_token_index,
         random_seed=found.rlvla_random,
+        base_name=found.rlvla_base,
         base_files=found.rlvla_base_files,
     )
-    _check_sizes(header)
-    return header, found.rlvla_base
+    _check_sizes(header, found, eagle)
+    return header
 
 
-def _check_version(folder: Path, config: Mapping[str, Any]) -> None:
+def _eagle(file: Path, config: Mapping[str, Any], found: _Config) -> _Eagle:
+    """Return what is said of the backbone, in ``config.json`` or in a file beside it."""
+    beside = file.with_name("eagle") / file.name
+    if found.eagle_config is not None or not beside.is_file():
+        refuse_others(config, {f"eagle_config.{name}": value for name, value in _EAGLE_FIXED.items()}, file)
+        return found.eagle_config or _Eagle()
+    data = read_json(beside)
+    refuse_others(data, _EAGLE_FIXED, beside)
+    return read_as(_Eagle, data, beside)
+
+
+def _qwen(text: _Text, layers: int) -> QwenShape:
+    shape = QwenShape(**{one.name: getattr(text, one.name) for one in fields(QwenShape)})
+    rope = text.rope_parameters or _Rope()
+    return replace(shape, num_hidden_layers=layers, rope_theta=rope.rope_theta or shape.rope_theta)
+
+
+def _check_version(folder: Path, config: Mapping[str, Any], named_by: str) -> None:
     kind = config.get("model_type")
     if kind == "gr00t_n1_5":
         return
@@ -507,29 +564,47 @@ def _check_version(folder: Path, config: Mapping[str, Any]) -> None:
     if version is not None and version[1] != "5":
         raise CheckpointError(
             f"{folder} holds GR00T N1.{version[1]} (model_type {kind!r}), wanted N1.5: backbone and head of later and earlier "
-            "versions are other networks (model.path)"
+            f"versions are other networks ({named_by})"
         )
-    raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'gr00t_n1_5' (model.path)")
+    raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'gr00t_n1_5' ({named_by})")
 
 
-def _check_sizes(header: Header) -> None:
-    head, qwen, siglip = header.head, header.qwen, header.siglip
-    wrong = {
-        "vl_self_attention_cfg is as wide as backbone_embedding_dim": head.context.width == head.backbone_embedding_dim,
-        "backbone_embedding_dim is the language model's hidden_size": head.backbone_embedding_dim == qwen.hidden_size,
-        "diffusion_model_cfg is as wide as input_embedding_dim": head.diffusion.width == head.input_embedding_dim,
-        "diffusion_model_cfg's output_dim is hidden_size": head.diffusion.output_dim == head.hidden_size,
-        "image_size is a multiple of patch_size": siglip.image_size % siglip.patch_size == 0,
-        "vision_config's hidden_size is a multiple of its heads": siglip.hidden_size % siglip.num_attention_heads == 0,
-        "text_config's heads are a multiple of num_key_value_heads": qwen.num_attention_heads % qwen.num_key_value_heads
-        == 0,
-        "head_dim is even": qwen.head_dim % 2 == 0,
-        "image_token_index is below vocab_size": header.image_token < qwen.vocab_size,
-        "input_embedding_dim is even": head.input_embedding_dim % 2 == 0,
-        "max_seq_len is action_horizon or more": head.max_seq_len >= head.action_horizon,
+def _check_sizes(header: Header, found: _Config, eagle: _Eagle) -> None:
+    head, qwen, siglip, written = header.head, header.qwen, header.siglip, found.action_head_cfg
+    equal = {
+        "action_dim is action_head_cfg's": (found.action_dim, head.action_dim),
+        "max_action_dim is action_dim": (written.max_action_dim, head.action_dim),
+        "action_horizon is action_head_cfg's": (found.action_horizon, head.action_horizon),
+        "cross_attention_dim is backbone_embedding_dim": (
+            written.diffusion_model_cfg.cross_attention_dim,
+            head.backbone_embedding_dim,
+        ),
+        "vl_self_attention_cfg is as wide as backbone_embedding_dim": (head.context.width, head.backbone_embedding_dim),
+        "backbone_embedding_dim is the language model's hidden_size": (head.backbone_embedding_dim, qwen.hidden_size),
+        "diffusion_model_cfg is as wide as input_embedding_dim": (head.diffusion.width, head.input_embedding_dim),
+        "diffusion_model_cfg's output_dim is hidden_size": (head.diffusion.output_dim, head.hidden_size),
+        "force_image_size is vision_config's image_size": (eagle.force_image_size, siglip.image_size),
     }
-    if broken := [rule for rule, holds in wrong.items() if not holds]:
-        raise CheckpointError(f"{header.folder}: sizes do not go together, wanted: {'; '.join(broken)}")
+    multiples = {
+        "image_size is a multiple of patch_size": (siglip.image_size, siglip.patch_size),
+        "vision_config's hidden_size is a multiple of its heads": (siglip.hidden_size, siglip.num_attention_heads),
+        "text_config's heads are a multiple of num_key_value_heads": (
+            qwen.num_attention_heads,
+            qwen.num_key_value_heads,
+        ),
+        "head_dim is even": (qwen.head_dim, 2),
+        "input_embedding_dim is even": (head.input_embedding_dim, 2),
+    }
+    below = {
+        "image_token_index is below vocab_size": (header.image_token, qwen.vocab_size),
+        "max_seq_len is action_horizon or more": (head.action_horizon, head.max_seq_len + 1),
+    }
+    broken = [(rule, *pair) for rule, pair in equal.items() if pair[0] not in (None, pair[1])]
+    broken += [(rule, *pair) for rule, pair in multiples.items() if pair[0] % pair[1]]
+    broken += [(rule, *pair) for rule, pair in below.items() if pair[0] >= pair[1]]
+    if broken:
+        lines = [f"{rule} (got {one} and {other})" for rule, one, other in broken]
+        raise CheckpointError(f"{header.folder}/config.json: sizes do not go together, wanted: {'; '.join(lines)}")
 
 
 def _turned(first: Sequence[float], second: Sequence[float], kind: Normalisation) -> list[int]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig
@@ -19,9 +18,9 @@ from torch import Tensor, nn
 
 from rlvla import weight_files
 from rlvla.batch import Action, Evaluation, ObservationBatch
+from rlvla.checkpoint_model import CheckpointModel
 from rlvla.errors import CheckpointError, ConfigError
-from rlvla.hub import located, revision_of
-from rlvla.model import Model
+from rlvla.hub import located
 from rlvla.networks import adapters
 from rlvla.networks.gaussian import HALF_LOG_2_PI_E
 from rlvla.networks.graphs import Graphs
@@ -30,7 +29,7 @@ from rlvla.noise import Noise
 from rlvla.specs import AlgorithmSpec, SimulatorSpec
 from rlvla.weight_files import copy_weights
 from rlvla.weights import own_precision
-from rlvla_model_gr00t import Gr00tConfig, embodiment_of, files, flow, spec_of
+from rlvla_model_gr00t import Gr00tConfig, adaptable, denoising_of, embodiment_of, files, flow, spec_of
 from rlvla_model_gr00t.features import FeatureBank
 from rlvla_model_gr00t.header import Embodiment, Header, read_header, row_of
 from rlvla_model_gr00t.network import Layout, Network, Seen
@@ -40,14 +39,21 @@ from rlvla_model_gr00t.robot import ActionCodec, StateCodec
 
 log = logging.getLogger(__name__)
 
+_VISION = ("backbone.eagle_model.vision_model", "backbone.eagle_model.mlp1")
+"""First parts of names of layers that get adapters only with ``tune_vision``."""
+_NEVER = (files.HEAD, "backbone.eagle_model.vision_model.vision_model.head")
+"""Of those that get none: what is trained anyway, and the pool, which nothing depends on."""
 _START, _STEPS, _WHICH = 1, 2, 3
 """Streams of noise: where denoising starts, what its steps add, which step is random."""
 _GREEDY_KEY = 0
 """Of the noise that a greedy chunk starts from: one typical draw. The likeliest start, zero, is unlike any in training."""
 
 
-class Gr00tModel(Model):
+class Gr00tModel(CheckpointModel):
     """See the module's docstring."""
+
+    config: Gr00tConfig
+    header: Header
 
     def __init__(
         self,
@@ -75,7 +81,7 @@ class Gr00tModel(Model):
         self.pictures = Pictures(cameras, self.header.siglip.image_size, config.mirrored)
         self.states = StateCodec(self.embodiment.state, self.header.head.max_state_dim, config.state == "zeros")
         self.codec = ActionCodec(config, self.embodiment, simulator.action)
-        layout = _layout(config, algorithm)
+        layout = _layout(config, self.header, algorithm)
         with torch.device("meta"):
             self.network = Network(self.header, layout, self.prompts.places, self.prompts.text_from)
         self._read(generator)
@@ -90,14 +96,18 @@ class Gr00tModel(Model):
 
     def _read(self, generator: torch.Generator) -> None:
         """Take all weights: the backbone's in ``config.dtype``, the head's in fp32."""
-        network, header, base = self.network, self.header, self._base_header()
-        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[self.config.dtype]
+        network, header, base = self.network, self.header, self.header.whole
+        dtype = weight_files.DTYPES[self.config.dtype]
         network.dtype, network.fuse = dtype, self.config.fuse
         if base.random_seed is not None:
             draw_(network, dtype, base.random_seed)
             found: dict[str, Tensor] = {}
         else:
             found = weight_files.read_shards(base.folder, base.shards)
+        self._stored = {name: one.dtype for name, one in found.items()}
+        """Of weights in the public files."""
+        if base.random_seed is not None:
+            self._stored = dict.fromkeys(self._public(network.state_dict()), torch.bfloat16)
         if header is not base and header.shards:
             found |= weight_files.read_shards(header.folder, header.shards)
         found.pop(files.LM_HEAD, None)
@@ -116,23 +126,9 @@ class Gr00tModel(Model):
                 strict=False,
                 assign=True,
             )
-        self._check_base(header)
+        self.check_base(header)
         for name in (files.VALUE, files.NOISE):
             self._read_own(name, stored, generator)
-
-    def _base_header(self) -> Header:
-        """Return the checkpoint that the backbone's weights are from."""
-        return self.header.base or self.header
-
-    @cached_property
-    def base_weights(self) -> Mapping[str, str]:
-        """What tells the weights that training started from from others: size and hash of each file, or the seed, as read."""
-        base = self._base_header()
-        return weight_files.fingerprints(base.shards, base.random_seed)
-
-    def _check_base(self, stored: Header) -> None:
-        """Make sure that what training changed stands on the weights that it was trained on."""
-        weight_files.check_base(stored.folder, stored.base_files, self._base_header().folder, self.base_weights)
 
     def _read_own(self, prefix: str, stored: Mapping[str, Tensor], generator: torch.Generator) -> None:
         """Take the weights of what only RL has, or draw them."""
@@ -143,6 +139,7 @@ class Gr00tModel(Model):
         wanted = {f"{prefix}{name}": one for name, one in module.state_dict().items()}
         there = {name: one for name, one in stored.items() if name.startswith(prefix)}
         if {name: one.shape for name, one in there.items()} == {name: one.shape for name, one in wanted.items()}:
+            weight_files.compare(self.header.folder, wanted, there)
             module.load_state_dict({name.removeprefix(prefix): one.float() for name, one in there.items()})
             return
         if there:
@@ -155,26 +152,9 @@ class Gr00tModel(Model):
         network.requires_grad_(False)
         self._lora: LoraConfig | None = None
         if config.tune == "lora":
-            vision = () if config.tune_vision else ("backbone.eagle_model.vision_model", "backbone.eagle_model.mlp1")
-            hint = "" if config.tune_vision else " (layers of the vision tower need model.tune_vision)"
-            pool = "backbone.eagle_model.vision_model.vision_model.head"
-            layers = adapters.targets(network, config.lora_targets, (files.HEAD, pool, *vision), hint)
-            alpha = float(config.lora_rank) if config.lora_alpha is None else config.lora_alpha
-            if self.header.adapter is not None:
-                alpha = self.header.adapter_header.alpha
-            self._lora = adapters.add(network, layers, config.lora_rank, alpha, generator)
-            for parameter in adapters.weights(network).values():
-                parameter.requires_grad_(True)
-            if self.header.adapter is not None:
-                self._read_adapter(self.header)
+            adapter, layers = self.header.adapter, adaptable(self.header)
+            self._lora = adapters.start(network, config, adapter, layers, generator, never=_NEVER, vision=_VISION)
         network.action_head.requires_grad_(True)
-
-    def _read_adapter(self, header: Header) -> None:
-        assert header.adapter is not None
-        wanted, found = adapters.weights(self.network), weight_files.read_tensors(header.adapter / files.ADAPTER)
-        ranks = f"rank {header.adapter_header.rank}; model.lora_rank is {self.config.lora_rank}"
-        weight_files.compare(f"{header.adapter} ({ranks})", wanted, found)
-        copy_weights(wanted, found)
 
     # ---- acting and training --------------------------------------------------------------------------------------
 
@@ -340,34 +320,24 @@ class Gr00tModel(Model):
 
     def save(self, directory: Path) -> None:
         """Write what training changed: the action head with all embodiments' rows, adapters, and the name of their base."""
-        base = self._base_name()
+        base = self.base_name()
         files.write_headers(directory, self.header, base, self.base_weights)
         weight_files.write_shards(directory, self._rows.whole(self._head()))
         if self._lora is not None:
-            self._lora.base_model_name_or_path = base
-            self._lora.save_pretrained(str(directory))
-            weight_files.write_tensors(adapters.weights(self.network), directory / files.ADAPTER)
+            adapters.save(self.network, self._lora, base, directory)
         files.write_heads(directory, self._own())
 
-    def export(self, directory: Path) -> None:
-        """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
+    def export(self, directory: Path, dtype: Literal["bf16", "fp32"] | None = None) -> None:
+        """Write a whole public checkpoint, adapters merged, for whoever knows nothing of LoRA or rlvla."""
         files.write_headers(directory, self.header)
-        merged = {name: one for name, one in adapters.merged(self.network).items() if not name.startswith(files.NOISE)}
-        weight_files.write_shards(directory, {name: one.bfloat16() for name, one in self._rows.whole(merged).items()})
+        merged = adapters.merged(self.network)
+        public = {name: one for name, one in merged.items() if not name.startswith(files.NOISE)}
+        weight_files.write_shards(directory, weight_files.as_stored(self._rows.whole(public), self._stored, dtype))
         files.write_heads(directory, self._own())
-
-    def _base_name(self) -> str:
-        """Return what names the checkpoint below the head, anywhere or at least on this machine."""
-        if self.header.base_name is not None:
-            return self.header.base_name
-        path, revision = str(self.config.path), revision_of(self.header.folder)
-        if revision is None or Path(path).expanduser().is_dir():
-            return str(self.header.folder.resolve())
-        return f"{path.partition('@')[0]}@{revision}"
 
     def load(self, directory: Path) -> None:
         header = read_header(directory)
-        self._check_base(header)
+        self.check_base(header)
         mine = self._head(keep_vars=True)
         found = weight_files.read_shards(directory, header.shards)
         found = {name: one for name, one in found.items() if name.startswith(files.HEAD)}
@@ -377,18 +347,12 @@ class Gr00tModel(Model):
         if self._lora is not None:
             if header.adapter is None:
                 raise CheckpointError(f"{directory} holds no LoRA adapter, wanted one (model.tune is 'lora')")
-            self._read_adapter(header)
+            adapters.read(self.network, self._lora, header.adapter)
         copy_weights(mine, self._rows.mine(found))
         copy_weights(self._own(keep_vars=True), stored)
 
     def manifest(self) -> Mapping[str, Any]:
-        return {
-            "path": self.config.path,
-            "folder": str(self.header.folder),
-            "revision": revision_of(self._base_header().folder),
-            "embodiment": {"tag": self.embodiment.tag, "row": self.row},
-            "files": dict(self.base_weights),
-        }
+        return {**super().manifest(), "embodiment": {"tag": self.embodiment.tag, "row": self.row}}
 
 
 def _bucket(rows: int) -> int:
@@ -404,14 +368,14 @@ def draw_(network: Network, dtype: torch.dtype, seed: int) -> None:
         randomise_(part, torch.Generator(device).manual_seed(seed))
 
 
-def _layout(config: Gr00tConfig, algorithm: AlgorithmSpec | None) -> Layout:
-    values = 0
+def _layout(config: Gr00tConfig, header: Header, algorithm: AlgorithmSpec | None) -> Layout:
+    values, (steps, random_steps) = 0, denoising_of(config, header)
     if algorithm is not None and algorithm.values:
         values = {"chunk": 1, "action": config.horizon}[algorithm.credit_level]
     return Layout(
         kind=config.noise,
-        steps=config.denoising_steps,
-        random_steps=config.random_steps,
+        steps=steps,
+        random_steps=random_steps,
         all_random=config.stochastic_steps == "all",
         masked=config.padding == "masked",
         values=values,

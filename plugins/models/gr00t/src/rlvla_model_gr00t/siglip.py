@@ -14,8 +14,6 @@ from rlvla.networks.kernels import Run
 from rlvla.networks.linear import pack, project, project_gelu
 from rlvla_model_gr00t.header import SiglipShape
 
-_EPS = 1e-6
-
 
 class SiglipAttention(nn.Module):
     """Self-attention over all patches."""
@@ -53,9 +51,9 @@ class SiglipLayer(nn.Module):
 
     def __init__(self, shape: SiglipShape) -> None:
         super().__init__()
-        self.layer_norm1 = nn.LayerNorm(shape.hidden_size, eps=_EPS)
+        self.layer_norm1 = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_eps)
         self.self_attn = SiglipAttention(shape)
-        self.layer_norm2 = nn.LayerNorm(shape.hidden_size, eps=_EPS)
+        self.layer_norm2 = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_eps)
         self.mlp = SiglipMlp(shape)
 
     def forward(
@@ -63,8 +61,8 @@ class SiglipLayer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the residual stream, and its norm by ``after``, the one that follows."""
         add, norm = run(kernels.add_layer_norm), self.layer_norm2
-        x_RD, normed_RD = add(x_RD, self.self_attn(normed_RD, pictures), norm.weight, norm.bias, _EPS)
-        x_RD, normed_RD = add(x_RD, self.mlp(normed_RD), after.weight, after.bias, _EPS)
+        x_RD, normed_RD = add(x_RD, self.self_attn(normed_RD, pictures), norm.weight, norm.bias, norm.eps)
+        x_RD, normed_RD = add(x_RD, self.mlp(normed_RD), after.weight, after.bias, after.eps)
         return x_RD, normed_RD
 
 
@@ -98,7 +96,7 @@ class SiglipPool(nn.Module):
         width = shape.hidden_size
         self.probe = nn.Parameter(torch.zeros(1, 1, width))
         self.attention = nn.MultiheadAttention(width, shape.num_attention_heads, batch_first=True)
-        self.layernorm = nn.LayerNorm(width, eps=_EPS)
+        self.layernorm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
         self.mlp = SiglipMlp(shape)
 
 
@@ -117,7 +115,7 @@ class SiglipTransformer(nn.Module):
         super().__init__()
         self.embeddings = SiglipEmbeddings(shape)
         self.encoder = SiglipEncoder(shape)
-        self.post_layernorm = nn.LayerNorm(shape.hidden_size, eps=_EPS)
+        self.post_layernorm = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_eps)
         self.head = SiglipPool(shape)
 
     def forward(self, pictures_N3HW: Tensor, run: Run) -> Tensor:

@@ -139,7 +139,20 @@ def all_rows(weights: Mapping[str, Tensor], embodiments: int, generator: torch.G
 
 def _config(siglip: SiglipShape, qwen: QwenShape, head: HeadShape, image_token: int) -> dict[str, Any]:
     sizes = {name: one for name, one in asdict(head).items() if name not in ("diffusion", "context")}
-    eagle = {"vision_config": asdict(siglip), "text_config": asdict(qwen), "image_token_index": image_token}
+    attention = {"dropout": 0.2, "final_dropout": True, "positional_embeddings": None}
+    crossing = {"interleave_self_attention": True, "norm_type": "ada_norm"}
+    tower = {"model_type": "siglip_vision_model", "hidden_act": "gelu_pytorch_tanh", "num_channels": 3}
+    language = {"model_type": "qwen3", "hidden_act": "silu", "attention_bias": False, "rope_scaling": None}
+    eagle = {
+        "model_type": "eagle_2_5_vl",
+        "vision_config": {**asdict(siglip), **tower},
+        "text_config": {**asdict(qwen), **language, "sliding_window": None, "use_sliding_window": False},
+        "image_token_index": image_token,
+        "force_image_size": siglip.image_size,
+        "select_layer": -1,
+        "mlp_connector_layers": 1,
+        "use_pixel_shuffle": False,
+    }
     return {
         "model_type": "gr00t_n1_5",
         "architectures": ["GR00T_N1_5"],
@@ -148,14 +161,24 @@ def _config(siglip: SiglipShape, qwen: QwenShape, head: HeadShape, image_token: 
         "hidden_size": head.backbone_embedding_dim,
         "model_dtype": "float32",
         "torch_dtype": "bfloat16",
-        "backbone_cfg": {"select_layer": qwen.num_hidden_layers, "project_to_dim": None, "tune_llm": False},
+        "backbone_cfg": {
+            "select_layer": qwen.num_hidden_layers,
+            "project_to_dim": None,
+            "reproject_vision": False,
+            "tune_llm": False,
+        },
         "action_head_cfg": {
             **sizes,
             "use_vlln": True,
+            "add_pos_embed": True,
             "max_action_dim": head.action_dim,
-            "num_inference_timesteps": 4,
-            "diffusion_model_cfg": {**asdict(head.diffusion), "cross_attention_dim": head.backbone_embedding_dim},
-            "vl_self_attention_cfg": asdict(head.context),
+            "diffusion_model_cfg": {
+                **asdict(head.diffusion),
+                **attention,
+                **crossing,
+                "cross_attention_dim": head.backbone_embedding_dim,
+            },
+            "vl_self_attention_cfg": {**asdict(head.context), **attention},
         },
         "eagle_config": eagle,
     }

@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 import rlvla
+from rlvla import lora
 from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located, settled
-from rlvla.specs import ModelCost, ModelSpec, Role
-from rlvla_model_openvla_oft.header import Header, read_header
+from rlvla.specs import ACTION_OPTIONS, ModelCost, ModelSpec, Role
+from rlvla_model_openvla_oft.header import PATCH, Header, read_header
 
 if TYPE_CHECKING:
     from rlvla_model_openvla_oft.model import OpenVlaOftModel
 
 __version__ = "0.1.0"
 __all__ = ["OpenVlaOftConfig", "describe", "plugin"]
-
-LLM_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-VISION_LINEARS = ("qkv", "proj", "fc1", "fc2", "fc3")
-"""Of the towers' blocks, their patch embedding, and the projector."""
 
 
 @rlvla.config
@@ -74,7 +71,7 @@ class OpenVlaOftConfig:
     """Of the token distribution, in acting and training alike. openvla-oft: 1, else 1.6."""
     top_k: Annotated[int, Ge(1), Le(256)] | None = None
     """Sample from the most likely tokens alone; which they were is kept, and log-probs are within them."""
-    prompt_tokens: Annotated[int, Ge(8)] | None = None
+    prompt_tokens: Annotated[int, Ge(8), Le(4096)] | None = None
     """Pad every prompt to this many tokens, so that shapes and bits do not depend on who shares a batch; None: not at
     all where those of a batch are of equal length, else to the longest (and to a multiple of 8)."""
     action_unit: Literal["normalised", "si"] = "normalised"
@@ -126,7 +123,9 @@ def describe(config: OpenVlaOftConfig) -> ModelSpec:
         ConfigError: settings that contradict each other or the checkpoint, all of them.
         CheckpointError: no such checkpoint, of another model, or damaged.
     """
-    return spec_of(config, header_of(config))
+    header = header_of(config)
+    header.tokenizer()
+    return spec_of(config, header)
 
 
 def header_of(config: OpenVlaOftConfig) -> Header:
@@ -146,14 +145,12 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
     problems = [
         *_contradictions(config),
         *_without_effect(config),
-        *lora_misfits(config, header),
+        *lora.misfits(config, header.adapter, adaptable(header), "heads"),
         *camera_misfits(config, header),
         *_head_misfits(config, header),
     ]
-    action_dim: int | None = None
     try:
         statistics = header.statistics(config.unnorm_key, config.normalisation, state=config.proprio)
-        action_dim = len(statistics.low)
     except ConfigError as error:
         problems += error.problems
     if problems:
@@ -163,9 +160,11 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         tokens_per_action=None,
         cameras=config.cameras,
         state=config.proprio,
-        action_dim=action_dim,
+        state_dim=len(statistics.state_low) if config.proprio else None,
+        action_dim=len(statistics.low),
         entropy=config.head == "tokens" or config.gaussian == "learned",
         acts_as_trained=config.rollout == "same",
+        options_for=ACTION_OPTIONS,
         cost=_LORA_OF_7B if config.tune == "lora" and config.decoding == "parallel" else None,
     )
 
@@ -186,31 +185,22 @@ def _contradictions(config: OpenVlaOftConfig) -> list[str]:
     problems = []
     if not 1 <= len(config.cameras) <= 3 or len(set(config.cameras)) < len(config.cameras):
         problems.append(f"model.cameras: got {config.cameras}, wanted one to three roles, each once")
-    if config.decoding == "autoregressive" and (config.horizon != 1 or config.head != "tokens"):
-        problems.append(
-            f"model.decoding: autoregressive gives one action of tokens: set model.horizon to 1 (got {config.horizon}) and "
-            f"model.head to 'tokens' (got {config.head!r})"
-        )
+    if config.decoding == "autoregressive":
+        others = {"horizon": (config.horizon, 1), "head": (config.head, "tokens")}
+        problems += [
+            f"model.decoding: autoregressive gives one action of tokens: set model.{name} to {wanted!r} (got {got!r})"
+            for name, (got, wanted) in others.items()
+            if got != wanted
+        ]
     if config.gripper_range[0] >= config.gripper_range[1]:
         problems.append(f"model.gripper_range: got {config.gripper_range}, wanted a lower and an upper end")
-    targets = config.lora_targets
-    if targets is not None and not targets:
-        problems.append("model.lora_targets: empty; name layers, or set model.tune to 'heads'")
-    elif config.tune == "lora" and config.tune_vision and targets is not None and not {*targets} - _LLM_ALONE:
-        problems.append(
-            f"model.tune_vision: got True, but model.lora_targets {targets} names no layer of the vision towers or the "
-            f"projector: add some of {', '.join(VISION_LINEARS)}, or leave model.lora_targets out"
-        )
     return problems
-
-
-_LLM_ALONE = {*LLM_LINEARS, "lm_head"}
 
 
 def _without_effect(config: OpenVlaOftConfig) -> list[str]:
     """Return what is wrong with options that were set and change nothing beside the others."""
     tokens, l1 = ("model.head 'tokens'", config.head == "tokens"), ("model.head 'l1'", config.head == "l1")
-    lora = ("model.tune 'lora'", config.tune == "lora")
+    adapted = ("model.tune 'lora'", config.tune == "lora")
     needs = {
         "temperature": tokens,
         "top_k": tokens,
@@ -218,36 +208,25 @@ def _without_effect(config: OpenVlaOftConfig) -> list[str]:
         "gaussian_std": l1,
         "stop_token": ("model.decoding 'parallel'", config.decoding == "parallel"),
         "tune_vision": ("model.tune 'lora' or 'full'", config.tune != "heads"),
-        "lora_rank": lora,
-        "lora_alpha": lora,
-        "lora_targets": lora,
+        "lora_rank": adapted,
+        "lora_alpha": adapted,
+        "lora_targets": adapted,
         "recompute": ("model.tune 'lora' or 'full'", config.tune != "heads"),
         "keep_vision": ("model.tune_vision False", not config.tune_vision),
     }
     return without_effect("model", config, needs)
 
 
-def lora_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
-    """Return why the adapter in a folder is not the one that the options ask for."""
-    if header.adapter is None:
-        return []
-    if config.tune != "lora":
-        return [
-            f"model.tune: got {config.tune!r}, but {header.adapter} holds a LoRA adapter: 'lora', or merge it first"
-        ]
-    rank, alpha = lora_size(config, header)
-    return [
-        f"model.lora_{name}: got {got:g}, the adapter in {header.adapter} has {name} {wanted:g}: leave the option out"
-        for name, got, wanted in (("rank", rank, header.lora.rank), ("alpha", alpha, header.lora.alpha))
-        if got != wanted
-    ]
-
-
-def lora_size(config: OpenVlaOftConfig, header: Header) -> tuple[int, float]:
-    """Return rank and alpha of the adapters: as set, else the checkpoint's adapter's, else 32 and the rank."""
-    stored = header.lora if header.adapter is not None else None
-    rank = config.lora_rank or (stored.rank if stored is not None else 32)
-    return rank, config.lora_alpha or (stored.alpha if stored is not None else float(rank))
+def adaptable(header: Header) -> lora.Layers:
+    """Return the layers that may get adapters."""
+    llama, towers = header.llama, (header.dino, header.siglip)
+    width, narrow = llama.hidden_size, min(tower.width for tower in towers)
+    hidden = min(narrow, *(tower.mlp for tower in towers))
+    language = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), width)
+    language |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), min(width, llama.intermediate_size))
+    vision = {"qkv": narrow, "proj": min(narrow, 3 * PATCH**2), "fc1": hidden, "fc2": hidden, "fc3": width}
+    vision = {name: min(size, width) if name in ("fc1", "fc2") else size for name, size in vision.items()}
+    return lora.Layers(language, vision, {"lm_head": min(width, llama.vocab_size)})
 
 
 def camera_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:

@@ -19,10 +19,8 @@ from torch import Tensor
 from rlvla.checkpoint_header import read_json
 from rlvla.errors import CheckpointError
 from rlvla.weight_files import read_tensors, write_tensors
-from rlvla_model_openvla_oft.header import Header
+from rlvla_model_openvla_oft.header import HEADS, Header
 
-HEADS = "rlvla_heads.safetensors"
-ADAPTER = "adapter_model.safetensors"
 _TOKENIZER = (
     "tokenizer.json",
     "tokenizer.model",
@@ -71,11 +69,6 @@ def write_heads(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write what only training with rlvla adds."""
     if tensors:
         write_tensors(tensors, folder / HEADS)
-
-
-def write_adapter(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a LoRA adapter under peft's names."""
-    write_tensors(tensors, folder / ADAPTER)
 
 
 def write_headers(folder: Path, header: Header, notes: Mapping[str, Any], *, whole: bool) -> None:

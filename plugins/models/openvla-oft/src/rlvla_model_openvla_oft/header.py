@@ -8,22 +8,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Le
 
 from rlvla.checkpoint_header import (
     AdapterHeader,
+    CheckpointHeader,
+    Depth,
     Finite,
-    adapter_of,
-    base_of,
-    missing,
-    no_whole_model,
+    Pixels,
+    Positive,
+    Size,
+    base_header,
     read_adapter,
     read_as,
     read_json,
-    shards_of,
+    refuse_others,
 )
 from rlvla.errors import CheckpointError, ConfigError
 
+HEADS = "rlvla_heads.safetensors"
+"""What only training with rlvla adds."""
 PATCH = 14
 """Height and width of an image patch in both towers."""
 BINS = 256
@@ -36,32 +40,49 @@ MEANS: Colours = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5))
 STDS: Colours = ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
 """ImageNet's for DINO, one half for SigLIP; ``preprocessor_config.json`` says otherwise where it is there."""
 
-
-_Positive = Annotated[Finite, Gt(0)]
-_Size = Annotated[int, Ge(1)]
+_FIXED: Mapping[str, Any] = {
+    "n_action_bins": BINS,
+    "vision_backbone_id": "dinosiglip-vit-so-224px",
+    "timm_model_ids": ["vit_large_patch14_reg4_dinov2.lvd142m", "vit_so400m_patch14_siglip_224"],
+    "timm_override_act_layers": [None, None],
+    "image_resize_strategy": "resize-naive",
+    "arch_specifier": "no-align+fused-gelu-mlp",
+    "llm_backbone_id": "llama2-7b-pure",
+    "text_config.model_type": "llama",
+    "text_config.hidden_act": "silu",
+    "text_config.attention_bias": False,
+    "text_config.mlp_bias": False,
+    "text_config.tie_word_embeddings": False,
+    "text_config.rope_scaling": None,
+    "text_config.rope_parameters.rope_type": "default",
+}
+"""Fields of ``config.json`` by which other networks (or another prompt) differ, and what they are in every OpenVLA."""
+_PREPROCESSOR_FIXED: Mapping[str, Any] = {"image_resize_strategy": "resize-naive", "tvf_do_letterbox": False}
+"""The same of ``preprocessor_config.json``."""
+_Depth = Annotated[int, Ge(2), Le(1000)]
 
 
 @dataclass(frozen=True)
 class LlamaShape:
     """Sizes of the language model; defaults are those that ``text_config`` leaves out."""
 
-    hidden_size: _Size = 4096
-    intermediate_size: _Size = 11008
-    num_hidden_layers: _Size = 32
-    num_attention_heads: _Size = 32
-    vocab_size: _Size = 32000
-    rms_norm_eps: Annotated[Finite, Gt(0)] = 1e-6
-    rope_theta: Annotated[Finite, Gt(0)] = 10000.0
+    hidden_size: Size = 4096
+    intermediate_size: Size = 11008
+    num_hidden_layers: Depth = 32
+    num_attention_heads: Size = 32
+    vocab_size: Size = 32000
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 10000.0
 
 
 @dataclass(frozen=True)
 class TowerShape:
     """Sizes of a vision tower."""
 
-    width: _Size
-    depth: Annotated[int, Ge(2)]
-    heads: _Size
-    mlp: _Size
+    width: Size
+    depth: _Depth
+    heads: Size
+    mlp: Size
 
 
 DINO = TowerShape(1024, 24, 16, 4096)
@@ -74,34 +95,27 @@ SIGLIP = TowerShape(1152, 27, 16, 4304)
 class _Rope:
     """Rotary positions, as newer files say them."""
 
-    rope_theta: _Positive | None = None
-    rope_type: str = "default"
+    rope_theta: Positive | None = None
 
 
 @dataclass(frozen=True)
 class _Text(LlamaShape):
     """``text_config``: what it may say beside sizes."""
 
-    vocab_size: _Size = 32064
+    vocab_size: Size = 32064
     num_key_value_heads: int | None = None
-    rope_scaling: dict[str, Any] | None = None
+    head_dim: int | None = None
     rope_parameters: _Rope | None = None
-    attention_bias: bool = False
-    tie_word_embeddings: bool = False
-    hidden_act: str = "silu"
 
 
 @dataclass(frozen=True)
 class _Config:
     """``config.json``: all that decides anything."""
 
-    image_sizes: tuple[_Size, _Size] = (224, 224)
+    image_sizes: tuple[Pixels, Pixels] = (224, 224)
     text_config: _Text = field(default_factory=_Text)
     pad_token_id: Annotated[int, Ge(0)] = 32000
     pad_to_multiple_of: Annotated[int, Ge(0)] = 64
-    n_action_bins: Literal[256] = 256
-    vision_backbone_id: Literal["dinosiglip-vit-so-224px"] = "dinosiglip-vit-so-224px"
-    arch_specifier: Literal["no-align+fused-gelu-mlp"] = "no-align+fused-gelu-mlp"
     use_fused_vision_backbone: Literal[True] | None = None
     norm_stats: dict[str, Any] | None = None
     rlvla_towers: dict[Literal["featurizer", "fused_featurizer"], TowerShape] = field(default_factory=dict)
@@ -127,7 +141,7 @@ class _Preprocessor:
     """``preprocessor_config.json``."""
 
     means: Colours = MEANS
-    stds: tuple[tuple[_Positive, _Positive, _Positive], tuple[_Positive, _Positive, _Positive]] = STDS
+    stds: tuple[tuple[Positive, Positive, Positive], tuple[Positive, Positive, Positive]] = STDS
 
 
 @dataclass(frozen=True)
@@ -155,12 +169,10 @@ class Statistics:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class Header:
+@dataclass(frozen=True, kw_only=True)
+class Header(CheckpointHeader):
     """A checkpoint before its weights are read."""
 
-    folder: Path
-    config: Mapping[str, Any]
     llama: LlamaShape
     dino: TowerShape
     siglip: TowerShape
@@ -171,16 +183,8 @@ class Header:
     """Means and standard deviations that pictures are normalised with."""
     beyond_tokens: int = 64
     """Rows of the vocabulary after the tokenizer's."""
-    random_seed: int | None = None
-    """Seed of weights that are drawn instead of read (full size without 15 GB on disk, for benchmarks); None: read."""
     cameras: tuple[str, ...] | None = None
     """Roles that rlvla trained it with, in order; None: it does not say."""
-    base: Header | None = None
-    """Of the checkpoint that an adapter, or heads, alone belong to."""
-    base_name: str | None = None
-    """Its folder, or ``org/name@revision``."""
-    base_files: Mapping[str, str] | None = None
-    """What tells that checkpoint's weights from others, when training stood on them; None: not known."""
 
     @property
     def last_action_id(self) -> int:
@@ -266,25 +270,16 @@ class Header:
             )
         return low, high, mask
 
-    @cached_property
-    def shards(self) -> tuple[Path, ...]:
-        """Files with the model's weights; empty for an adapter alone."""
-        return shards_of(self.folder)
+    def tokenizer(self) -> Path:
+        """Return the file of the tokenizer, in the folder or else its base's.
 
-    def missing_shards(self) -> list[str]:
-        """Return names of weight files that should be there."""
-        return missing(self.shards)
-
-    @property
-    def adapter(self) -> Path | None:
-        """Folder of a LoRA adapter that is not merged into the weights; None: there is none."""
-        return adapter_of(self.folder)
-
-    @cached_property
-    def lora(self) -> AdapterHeader:
-        """Rank and scale of the adapter."""
-        assert self.adapter is not None
-        return read_adapter(self.adapter)
+        Raises:
+            CheckpointError: there is none.
+        """
+        found = self.beside("tokenizer.json")
+        if not found:
+            raise CheckpointError(f"{self.folder} holds no tokenizer.json: add the one that lay beside the weights")
+        return found[0]
 
     def beside(self, pattern: str) -> list[Path]:
         """Return files of a kind in the folder, or else its base's."""
@@ -304,58 +299,57 @@ def read_header(folder: Path, *, headers_only: bool = True) -> Header:
     """
     if not (folder / "config.json").is_file():
         return _bare_adapter(folder, headers_only)
-    header, named = _own_header(folder)
-    if header.adapter is not None:
-        named = named or header.lora.base
-        if named is None:
-            raise CheckpointError(
-                f"{header.adapter}/adapter_config.json names no base_model_name_or_path: put the folder (or "
-                "'org/name@revision') there of the checkpoint that the adapter belongs to"
-            )
-    if named is None:
+    header = _own_header(folder)
+    if header.adapter is not None and header.base_name is None:
+        header = replace(header, base_name=_named(header.adapter))
+    if (named := header.base_name) is None:
         return header
-    return replace(header, base=_base_of(folder, named, headers_only), base_name=named)
+    return replace(header, base=base_header(folder, named, _own_base, headers_only=headers_only))
+
+
+def _named(adapter: AdapterHeader) -> str:
+    """Return the base that an adapter names."""
+    if adapter.base is None:
+        raise CheckpointError(
+            f"{adapter.folder}/adapter_config.json names no base_model_name_or_path: put the folder (or 'org/name@revision') "
+            "there of the checkpoint that the adapter belongs to"
+        )
+    return adapter.base
 
 
 def _bare_adapter(folder: Path, headers_only: bool) -> Header:
     """Return the header of a folder that peft alone wrote: all but the adapter is its base's."""
     if not (folder / "adapter_config.json").is_file():
         raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint (model.path)")
-    named = read_adapter(folder).base
-    if named is None:
-        raise CheckpointError(
-            f"{folder}/adapter_config.json names no base_model_name_or_path: put the folder (or 'org/name@revision') there "
-            "of the checkpoint that the adapter belongs to"
-        )
-    base = _base_of(folder, named, headers_only)
+    if (folder / HEADS).is_file():  # of a run, which notes there what the adapter stands on
+        raise CheckpointError(f"{folder} lacks config.json, which was written with {HEADS}: put it back")
+    named = _named(read_adapter(folder))
+    base = base_header(folder, named, _own_base, headers_only=headers_only)
     return replace(base, folder=folder, config={}, random_seed=None, base=base, base_name=named)
 
 
-def _base_of(folder: Path, named: str, headers_only: bool) -> Header:
-    """Return the checkpoint that an adapter, or heads, name as theirs."""
-    base, further = _own_header(base_of(folder, named, headers_only=headers_only))
-    if further is not None or base.adapter is not None:
-        raise no_whole_model(folder, named)
-    return base
+def _own_base(folder: Path) -> Header:
+    return _own_header(folder, "named as a base")
 
 
-def _own_header(folder: Path) -> tuple[Header, str | None]:
-    """Return what ``config.json`` says, and the base that it names."""
+def _own_header(folder: Path, named_by: str = "model.path") -> Header:
+    """Return what ``config.json`` says."""
     file = folder / "config.json"
     if not file.is_file():
-        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint")
+        raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint ({named_by})")
     config = read_json(file)
     kind = config.get("model_type")
     if kind != "openvla":
-        raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'openvla' (model.path)")
+        raise CheckpointError(f"{folder} holds a {kind!r} model, wanted 'openvla' ({named_by})")
+    refuse_others(config, _FIXED, file)
     found = read_as(_Config, config, file)
     dino = found.rlvla_towers.get("featurizer", DINO)
     siglip = found.rlvla_towers.get("fused_featurizer", SIGLIP)
-    _check_heads(file, found.text_config, {"featurizer": dino, "fused_featurizer": siglip})
-    header = Header(
+    _check_sizes(file, found, {"featurizer": dino, "fused_featurizer": siglip})
+    return Header(
         folder=folder,
         config=config,
-        llama=_llama(folder, found.text_config),
+        llama=_llama(found.text_config),
         dino=dino,
         siglip=siglip,
         image_size=_image_size(folder, found.image_sizes),
@@ -364,48 +358,55 @@ def _own_header(folder: Path) -> tuple[Header, str | None]:
         beyond_tokens=found.pad_to_multiple_of,
         random_seed=found.rlvla_random,
         cameras=found.rlvla_cameras,
+        base_name=found.rlvla_base,
         base_files=found.rlvla_base_files,
     )
-    return header, found.rlvla_base
 
 
 def _colours(file: Path) -> tuple[Colours, Colours]:
-    found = read_as(_Preprocessor, read_json(file) if file.is_file() else {}, file)
+    data = read_json(file) if file.is_file() else {}
+    refuse_others(data, _PREPROCESSOR_FIXED, file)
+    found = read_as(_Preprocessor, data, file)
     return found.means, found.stds
 
 
-def _check_heads(file: Path, llama: LlamaShape, towers: Mapping[str, TowerShape]) -> None:
-    """Make sure that heads divide widths, and Llama's in even parts, whose halves rotary positions turn."""
-    widths = {"text_config.hidden_size": (llama.hidden_size, 2 * llama.num_attention_heads, "two for each head")}
+def _check_sizes(file: Path, found: _Config, towers: Mapping[str, TowerShape]) -> None:
+    """Make sure that heads divide widths, and Llama's in even parts, whose halves rotary positions turn; and that the
+    vocabulary has room for the tokens that actions are."""
+    llama = found.text_config
+    heads, tokens = llama.num_attention_heads, llama.vocab_size - found.pad_to_multiple_of
+    widths = {"text_config.hidden_size": (llama.hidden_size, 2 * heads, "two for each head")}
     widths |= {
         f"rlvla_towers.{name}.width": (tower.width, tower.heads, "one for each head") for name, tower in towers.items()
     }
-    if odd := [
+    odd = [
         f"{name}: got {width}, wanted a multiple of {parts} ({why})"
         for name, (width, parts, why) in widths.items()
         if width % parts
-    ]:
+    ]
+    if llama.num_key_value_heads not in (None, heads):
+        odd.append(
+            f"text_config.num_key_value_heads: got {llama.num_key_value_heads}, wanted as many as heads, {heads}"
+        )
+    if not odd and llama.head_dim not in (None, llama.hidden_size // heads):
+        odd.append(f"text_config.head_dim: got {llama.head_dim}, wanted {llama.hidden_size // heads}")
+    if tokens < BINS:
+        odd.append(
+            f"pad_to_multiple_of: got {found.pad_to_multiple_of}, which leaves {tokens} of text_config.vocab_size "
+            f"({llama.vocab_size}) tokens, wanted {BINS} or more"
+        )
+    elif found.pad_token_id >= llama.vocab_size:
+        odd.append(
+            f"pad_token_id: got {found.pad_token_id}, wanted less than text_config.vocab_size, {llama.vocab_size}"
+        )
+    if odd:
         raise CheckpointError(f"{file}: {'; '.join(odd)}; take the config.json that belongs to the weights")
 
 
-def _llama(folder: Path, text: _Text) -> LlamaShape:
+def _llama(text: _Text) -> LlamaShape:
     shape = LlamaShape(**{one.name: getattr(text, one.name) for one in fields(LlamaShape)})
     rope = text.rope_parameters or _Rope()
-    shape = replace(shape, rope_theta=rope.rope_theta or shape.rope_theta)
-    heads = text.num_key_value_heads
-    odd = {
-        "num_key_value_heads": heads is not None and heads != shape.num_attention_heads,
-        "rope_scaling": text.rope_scaling is not None or rope.rope_type != "default",
-        "attention_bias": text.attention_bias,
-        "tie_word_embeddings": text.tie_word_embeddings,
-        "hidden_act": text.hidden_act != "silu",
-    }
-    if any(odd.values()):
-        names = ", ".join(name for name, is_odd in odd.items() if is_odd)
-        raise CheckpointError(
-            f"{folder}: text_config is not Llama 2's in {names}; wanted a checkpoint on Llama 2, as all public OpenVLA are"
-        )
-    return shape
+    return replace(shape, rope_theta=rope.rope_theta or shape.rope_theta)
 
 
 def _image_size(folder: Path, sizes: tuple[int, int]) -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import LoraConfig
@@ -19,9 +18,9 @@ from torch import Tensor, nn
 
 from rlvla import weight_files
 from rlvla.batch import Action, Evaluation, ObservationBatch
+from rlvla.checkpoint_model import CheckpointModel
 from rlvla.errors import CheckpointError, ConfigError
-from rlvla.hub import located, revision_of
-from rlvla.model import Model
+from rlvla.hub import located
 from rlvla.networks import adapters
 from rlvla.networks.gaussian import HALF_LOG_2_PI_E, normal_logp
 from rlvla.networks.graphs import Graphs
@@ -31,18 +30,9 @@ from rlvla.noise import Noise
 from rlvla.specs import AlgorithmSpec, SimulatorSpec
 from rlvla.weight_files import copy_weights
 from rlvla.weights import own_precision
-from rlvla_model_openvla_oft import (
-    LLM_LINEARS,
-    VISION_LINEARS,
-    OpenVlaOftConfig,
-    camera_misfits,
-    files,
-    lora_size,
-    spec_of,
-    tokens,
-)
+from rlvla_model_openvla_oft import OpenVlaOftConfig, adaptable, camera_misfits, files, spec_of, tokens
 from rlvla_model_openvla_oft.actions import ActionCodec, value_of
-from rlvla_model_openvla_oft.header import Header, Statistics, read_header
+from rlvla_model_openvla_oft.header import HEADS, Header, Statistics, read_header
 from rlvla_model_openvla_oft.network import Layout, Network, Words
 from rlvla_model_openvla_oft.pictures import Pictures
 from rlvla_model_openvla_oft.prompts import Prompts
@@ -50,11 +40,16 @@ from rlvla_model_openvla_oft.prompts import Prompts
 log = logging.getLogger(__name__)
 
 _BESIDE = ("value_head.", "action_head.", "proprio_projector.", "action_log_std")
-"""First part of names that are not in the model's shards."""
+"""First part of names that are not in the model's shards, and that get no adapters."""
+_VISION = ("vision_backbone", "projector")
+"""Of layers that get one only with ``tune_vision``."""
 
 
-class OpenVlaOftModel(Model):
+class OpenVlaOftModel(CheckpointModel):
     """See the module's docstring."""
+
+    config: OpenVlaOftConfig
+    header: Header
 
     state_low: Tensor
     state_high: Tensor
@@ -102,7 +97,7 @@ class OpenVlaOftModel(Model):
         default = 1.0 if config.preset == "openvla-oft" else 1.6
         self._temperature = default if config.temperature is None else config.temperature
         with torch.device("meta"):
-            self.network = Network(self._base_header(), layout)
+            self.network = Network(self.header.whole, layout)
         self._read_base()
         self._read_heads(generator)
         self._tune(generator)
@@ -122,33 +117,22 @@ class OpenVlaOftModel(Model):
     def _vision(self) -> tuple[nn.Module, nn.Module]:
         return self.network.vision_backbone, self.network.projector
 
-    def _base_header(self) -> Header:
-        """Return the checkpoint that the vision-language model's weights are from."""
-        return self.header.base or self.header
-
-    @cached_property
-    def base_weights(self) -> Mapping[str, str]:
-        """What tells the vision-language model's weights from others: size and hash of each file, or the seed, as read."""
-        header = self._base_header()
-        return weight_files.fingerprints(header.shards, header.random_seed)
-
-    def _check_base(self, stored: Header) -> None:
-        """Make sure that what training changed stands on the weights that it was trained on."""
-        weight_files.check_base(stored.folder, stored.base_files, self._base_header().folder, self.base_weights)
-
     def _read_base(self) -> None:
         """Take the vision-language model's weights, in ``config.dtype``."""
-        header, network = self._base_header(), self.network
-        dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[self.config.dtype]
+        header, network = self.header.whole, self.network
+        dtype = weight_files.DTYPES[self.config.dtype]
         self._stored_values: dict[str, Tensor] = {}
         if header.random_seed is not None:
             draw_(network, dtype, header.random_seed)
+            self._stored = dict.fromkeys(self._below_heads(network.state_dict()), torch.bfloat16)
         else:
             found = weight_files.read_shards(header.folder, header.shards)
+            self._stored = {name: one.dtype for name, one in found.items()}
+            """Of weights in the public files."""
             self._stored_values = {name: found.pop(name) for name in list(found) if name.startswith("value_head.")}
             weight_files.compare(header.folder, self._below_heads(network.state_dict()), found)
             network.load_state_dict({name: one.to(dtype) for name, one in found.items()}, strict=False, assign=True)
-        self._check_base(self.header)
+        self.check_base(self.header)
         network.dtype = dtype
         self.network.fuse = self.config.fuse
         network.language_model.model.recompute(self.config.recompute)
@@ -163,8 +147,8 @@ class OpenVlaOftModel(Model):
                 network.proprio_projector, files.read_head(self.header, "proprio_projector"), "proprio_projector"
             )
         stored = dict(self._stored_values)
-        if (self.header.folder / files.HEADS).is_file():
-            stored |= weight_files.read_tensors(self.header.folder / files.HEADS)
+        if (self.header.folder / HEADS).is_file():
+            stored |= weight_files.read_tensors(self.header.folder / HEADS)
         del self._stored_values
         if layout.values:
             wanted = {f"value_head.{name}": one for name, one in network.value_head.state_dict().items()}
@@ -178,8 +162,10 @@ class OpenVlaOftModel(Model):
                 fresh_(network.value_head, generator)
         self.action_log_std: nn.Parameter | None = None
         if layout.l1 and self.config.gaussian == "learned":
-            start = torch.full((layout.action_dim,), self.config.gaussian_std).log()
-            self.action_log_std = nn.Parameter(stored.get("action_log_std", start).float())
+            start = {"action_log_std": torch.full((layout.action_dim,), self.config.gaussian_std).log()}
+            there = {name: one for name, one in stored.items() if name in start}
+            weight_files.compare(self.header.folder / HEADS, start, there or start)
+            self.action_log_std = nn.Parameter({**start, **there}["action_log_std"].float())
 
     def _fill(self, module: nn.Module, found: Mapping[str, Tensor], what: str) -> None:
         weight_files.compare(f"{what} in {self.header.folder}", module.state_dict(), found)
@@ -192,11 +178,8 @@ class OpenVlaOftModel(Model):
         network.requires_grad_(False)
         self._lora: LoraConfig | None = None
         if config.tune == "lora":
-            self._lora = adapters.add(network, self._targets(), *lora_size(config, self.header), generator)
-            for parameter in adapters.weights(network).values():
-                parameter.requires_grad_(True)
-            if self.header.adapter is not None:
-                self._read_adapter(self.header)
+            adapter, layers = self.header.adapter, adaptable(self.header)
+            self._lora = adapters.start(network, config, adapter, layers, generator, never=_BESIDE, vision=_VISION)
         elif config.tune == "full":
             network.language_model.requires_grad_(True)
             for part in self._vision():
@@ -211,49 +194,6 @@ class OpenVlaOftModel(Model):
         for parameter in network.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
-
-    def _targets(self) -> list[str]:
-        """Return the layers that get an adapter."""
-        config, network = self.config, self.network
-        names, without = config.lora_targets, not_adapted(config.tune_vision)
-        if names is None and self.header.adapter is not None:
-            return self._adapted(self.header.adapter)
-        if names is None:
-            names = (*LLM_LINEARS, *(VISION_LINEARS if config.tune_vision else ()))
-        return adapters.targets(network, names, *without)
-
-    def _adapted(self, folder: Path) -> list[str]:
-        """Return the layers of which an adapter on disk holds weights."""
-        there = adapters.layers(weight_files.read_tensors(folder / files.ADAPTER))
-        without, _ = not_adapted(self.config.tune_vision)
-        if not self.config.tune_vision and (vision := [name for name in there if name.startswith(without)]):
-            raise ConfigError(
-                f"model.tune_vision: got False, but the adapter in {folder} has {len(vision)} layers of the vision towers and "
-                f"the projector, {vision[0]} among them: set it to True, or merge the adapter first"
-            )
-        known = dict(self.network.named_modules())
-        if unknown := [name for name in there if name not in known]:
-            raise CheckpointError(
-                f"the adapter in {folder} is of another model: it has {len(unknown)} layers that this one has not, "
-                f"{unknown[0]} among them; take an adapter of OpenVLA"
-            )
-        return there
-
-    def _read_adapter(self, header: Header) -> None:
-        assert header.adapter is not None
-        assert self._lora is not None
-        for name, mine, stored in (
-            ("rank", self._lora.r, header.lora.rank),
-            ("alpha", self._lora.lora_alpha, header.lora.alpha),
-        ):
-            if mine != stored:
-                raise CheckpointError(
-                    f"{header.adapter} has {name} {stored:g}; model.lora_{name} makes it {mine:g} here: leave it as it was "
-                    "trained"
-                )
-        wanted, found = adapters.weights(self.network), weight_files.read_tensors(header.adapter / files.ADAPTER)
-        weight_files.compare(header.adapter, wanted, found)
-        copy_weights(wanted, found)
 
     # ---- acting and training --------------------------------------------------------------------------------------
 
@@ -414,25 +354,24 @@ class OpenVlaOftModel(Model):
 
     def save(self, directory: Path) -> None:
         """Write what training changed: all weights, or adapters or nothing with the name of their base; and the heads."""
-        base = None if self.config.tune == "full" else self._base_name()
+        base = None if self.config.tune == "full" else self.base_name()
         files.write_headers(directory, self.header, self._notes(base), whole=base is None)
         if self._lora is not None:
-            self._lora.base_model_name_or_path = base
-            self._lora.save_pretrained(str(directory))
-            files.write_adapter(directory, adapters.weights(self.network))
+            adapters.save(self.network, self._lora, base, directory)
         elif base is None:
             weight_files.write_shards(directory, self._below_heads(self.network.state_dict()))
         for kind, head in self._public_heads().items():
             files.write_head(directory, kind, head.state_dict())
         files.write_heads(directory, self._own_heads())
 
-    def export(self, directory: Path) -> None:
-        """Write a whole public checkpoint in bf16, adapters merged, for whoever knows nothing of LoRA or rlvla."""
+    def export(self, directory: Path, dtype: Literal["bf16", "fp32"] | None = None) -> None:
+        """Write a whole public checkpoint, adapters merged, for whoever knows nothing of LoRA or rlvla; L1 head and proprio
+        projector in fp32 unless ``dtype`` says otherwise."""
         files.write_headers(directory, self.header, self._notes(None), whole=True)
         weights = self._below_heads(adapters.merged(self.network))
-        weight_files.write_shards(directory, {name: one.bfloat16() for name, one in weights.items()})
+        weight_files.write_shards(directory, weight_files.as_stored(weights, self._stored, dtype))
         for kind, head in self._public_heads().items():
-            files.export_head(directory, kind, head.state_dict())
+            files.export_head(directory, kind, weight_files.as_stored(head.state_dict(), {}, dtype))
         files.write_heads(directory, self._own_heads())
 
     def _notes(self, base: str | None) -> dict[str, Any]:
@@ -444,15 +383,6 @@ class OpenVlaOftModel(Model):
     def _below_heads(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the vision-language model's weights, which the public shards hold."""
         return {name: one for name, one in weights.items() if not name.startswith(_BESIDE)}
-
-    def _base_name(self) -> str:
-        """Return what names the checkpoint below adapters and heads, anywhere or at least on this machine."""
-        if self.header.base_name is not None:
-            return self.header.base_name
-        path, revision = str(self.config.path), revision_of(self.header.folder)
-        if revision is None or Path(path).expanduser().is_dir():
-            return str(self.header.folder.resolve())
-        return f"{path.partition('@')[0]}@{revision}"
 
     def _public_heads(self) -> dict[str, nn.Module]:
         """Return what stands beside the vision-language model in files of its own."""
@@ -471,15 +401,20 @@ class OpenVlaOftModel(Model):
         return own
 
     def load(self, directory: Path) -> None:
+        if not (directory / "config.json").is_file():
+            raise CheckpointError(
+                f"{directory} lacks config.json, which says what its weights were trained on: put back the file that was written "
+                "with them, or go on from another checkpoint of the run"
+            )
         header = read_header(directory)
         if problems := camera_misfits(self.config, header):
             raise CheckpointError("\n".join(problems))
-        self._check_base(header)
-        stored = weight_files.read_tensors(directory / files.HEADS) if (directory / files.HEADS).is_file() else {}
+        self.check_base(header)
+        stored = weight_files.read_tensors(directory / HEADS) if (directory / HEADS).is_file() else {}
         if self._lora is not None:
             if header.adapter is None:
                 raise CheckpointError(f"{directory} holds no LoRA adapter, wanted one (model.tune is 'lora')")
-            self._read_adapter(header)
+            adapters.read(self.network, self._lora, header.adapter)
         elif self.config.tune == "full":
             found, mine = (
                 weight_files.read_shards(header.folder, header.shards),
@@ -487,7 +422,7 @@ class OpenVlaOftModel(Model):
             )
             weight_files.compare(directory, mine, found)
             copy_weights(mine, found)
-        weight_files.compare(directory / files.HEADS, self._own_heads(), stored)
+        weight_files.compare(directory / HEADS, self._own_heads(), stored)
         copy_weights(self._own_heads(), stored)
         for kind, module in self._public_heads().items():
             found, head = files.read_head(header, kind), module.state_dict(keep_vars=True)
@@ -495,20 +430,7 @@ class OpenVlaOftModel(Model):
             copy_weights(head, found)
 
     def manifest(self) -> Mapping[str, Any]:
-        return {
-            "path": self.config.path,
-            "folder": str(self.header.folder),
-            "revision": revision_of(self._base_header().folder),
-            "statistics": self.statistics.key,
-            "files": dict(self.base_weights),
-        }
-
-
-def not_adapted(vision: bool) -> tuple[tuple[str, ...], str]:
-    """Return first parts of names of layers that get no adapter, and what to say of them."""
-    if vision:
-        return _BESIDE, ""
-    return (*_BESIDE, "vision_backbone", "projector"), " (layers of the vision towers need model.tune_vision)"
+        return {**super().manifest(), "statistics": self.statistics.key}
 
 
 def draw_(network: Network, dtype: torch.dtype, seed: int) -> None:

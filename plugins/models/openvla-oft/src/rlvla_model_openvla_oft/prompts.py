@@ -6,7 +6,6 @@ Letters: N rows, P tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
@@ -35,9 +34,7 @@ class Prompts:
     """
 
     def __init__(self, header: Header, width: int | None) -> None:
-        self.file = next((file for file in _files(header) if file.is_file()), header.folder / "tokenizer.json")
-        if not self.file.is_file():
-            raise CheckpointError(f"{header.folder} holds no tokenizer.json: add the one that lay beside the weights")
+        self.file = header.tokenizer()
         try:
             self._tokenizer = Tokenizer.from_file(str(self.file))
         except Exception as error:  # the library knows no narrower one
@@ -102,8 +99,3 @@ class Prompts:
         ids_NP = torch.tensor([[BOS, *[self._pad] * (width - len(row)), *row[1:]] for row in rows])
         there_NP = torch.tensor([[True, *[False] * (width - len(row)), *[True] * (len(row) - 1)] for row in rows])
         return ids_NP, there_NP
-
-
-def _files(header: Header) -> list[Path]:
-    folders = [header.folder, *([header.base.folder] if header.base is not None else [])]
-    return [folder / "tokenizer.json" for folder in folders]

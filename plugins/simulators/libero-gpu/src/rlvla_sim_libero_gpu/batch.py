@@ -6,7 +6,6 @@ positions, so they are copied there and drawn from later; a world that is frozen
 Letters: N worlds, n chosen worlds.
 """
 
-# mypy: disable-error-code="misc,untyped-decorator,no-untyped-def"
 from __future__ import annotations
 
 import copy
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlvla.mujoco_warp.kernels import copy_where
 from rlvla.mujoco_warp.pictures import Pictures
 from rlvla.mujoco_warp.start import mjw, wp
 from rlvla.mujoco_warp.worlds import Limits, Worlds
@@ -35,14 +35,6 @@ _DRAWN = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light
 """What pictures are drawn from."""
 _POSE = ("site_xpos", "xquat", "qpos")
 """What the state of an observation is read from, beside the fingers, and what all of it follows from."""
-
-
-@wp.kernel(enable_backward=False)
-def copy_live(frozen_N: wp.array[bool], source: wp.array2d[float], target: wp.array2d[float]):
-    """Copy the rows of worlds that are not frozen."""
-    world, place = wp.tid()
-    if not frozen_N[world]:
-        target[world, place] = source[world, place]
 
 
 @dataclass(frozen=True)
@@ -139,7 +131,7 @@ class Batch:
 
     def _note(self, copies: Sequence[tuple[Any, Any]]) -> None:
         for source, target in copies:
-            wp.launch(copy_live, dim=source.shape, inputs=[self._frozen, source], outputs=[target])
+            wp.launch(copy_where, dim=source.shape, inputs=[self._frozen, False, source], outputs=[target])
 
     def _placed(self) -> None:
         """Make what is shown up to date with ``qpos`` where worlds are not frozen."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlvla.errors import ConfigError, SimulatorError
 from rlvla.specs import Check
@@ -10,9 +12,8 @@ from rlvla_sim_libero import published, startup
 from rlvla_sim_libero.task_files import TaskFiles
 from rlvla_sim_libero_gpu import LiberoGpuConfig, describe, packages
 
-WORLD_GIB = 0.004
-"""A world of libero_spatial task 0 with room for 160 contacts and 400 constraint rows and two pictures of 256 pixels (measured
-on an H200: 3.7 GiB for 1024)."""
+if TYPE_CHECKING:
+    import torch
 
 
 def checks(config: LiberoGpuConfig) -> Iterator[Check]:
@@ -35,15 +36,16 @@ def checks(config: LiberoGpuConfig) -> Iterator[Check]:
         yield Check("mujoco", True, warning, "measure success with sim 'libero'", warning=True)
     try:
         startup.import_libero()
-        TaskFiles(config, spec.tasks).check()
+        files = TaskFiles(config, spec.tasks)
+        files.check()
     except SimulatorError as error:
         yield Check("assets", False, str(error), "see there")
         return
     yield Check("assets", True, str(startup.assets_folder()))
-    yield from _device(config)
+    yield from _device(config, files.bddl(0))
 
 
-def _device(config: LiberoGpuConfig) -> Iterator[Check]:
+def _device(config: LiberoGpuConfig, bddl: Path) -> Iterator[Check]:
     from rlvla.mujoco_warp.start import cache_folder, checked_device
 
     try:
@@ -59,10 +61,26 @@ def _device(config: LiberoGpuConfig) -> Iterator[Check]:
         f"{kept / 2**20:.0f} MiB of compiled kernels in {cache_folder()}"
         + ("" if kept else ": the first start compiles them, two to four minutes"),
     )
-    if device.type == "cuda":
-        import torch
+    yield _memory(config, bddl, device)
 
-        free = torch.cuda.mem_get_info(device)[0] / 2**30
-        needed = WORLD_GIB * config.num_envs
-        found = f"{config.num_envs} worlds need about {needed:.1f} GiB, free: {free:.1f} GiB"
-        yield Check("memory", needed < free, found, "" if needed < free else "lower num_envs")
+
+def _memory(config: LiberoGpuConfig, bddl: Path, device: torch.device) -> Check:
+    """Compile the first task, and reckon what its worlds take."""
+    import mujoco
+
+    from rlvla.mujoco_warp.room import room_for
+    from rlvla_sim_libero.scene import Scene
+    from rlvla_sim_libero_gpu.appearance import drawable
+
+    scene = Scene(bddl)
+    try:
+        model = drawable(scene.model, config.texture_size)
+        pixels = len(config.cameras) * config.image_size**2
+        count, contacts, constraints = config.num_envs, config.contacts, config.constraints
+        room = room_for(model, mujoco.MjData(model), count, contacts, constraints, pixels, device, None)
+    except SimulatorError as error:
+        return Check("memory", False, str(error), "see there")
+    finally:
+        scene.close()
+    needed, free = (one / 2**30 for one in (room.needed, room.free))
+    return Check("memory", True, f"{count} worlds of one task need about {needed:.1f} GiB, free: {free:.1f} GiB")
