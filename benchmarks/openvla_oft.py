@@ -289,7 +289,7 @@ def training(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[s
             "ours_recomputed": (lambda without=without, step=step: step(without), True),
         }
         for name, (call, recompute) in variants.items():
-            stack.recompute = recompute
+            stack.recompute(recompute)
             try:
                 line[f"{name}_ms"] = timed(call, options.repeats) / batch * 1e3
                 line[f"{name}_peak_gib"] = peak_gib(call)
@@ -297,7 +297,7 @@ def training(model: OpenVlaOftModel, options: argparse.Namespace) -> list[dict[s
                 line[f"{name}_ms"] = None
             for one in (model, plain):
                 one.zero_grad(set_to_none=True)
-        stack.recompute = False
+        stack.recompute(False)
         lines.append(line)
     return lines
 

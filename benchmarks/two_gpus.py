@@ -1,10 +1,12 @@
 """One run on two GPUs of a machine: every placement, sharded training, weights by NCCL; how it scales, and what holds it back.
 
     python benchmarks/two_gpus.py --out results --machine "two H200, 32 CPU cores"
-    python benchmarks/two_gpus.py --out results --cells one collocated --steps 6 --limit 240
+    python benchmarks/two_gpus.py --out results --parts scaling --seconds 540      # then sharded, then hybrid
     python benchmarks/two_gpus.py --out /tmp/two --tiny                # small sizes on the fake simulator, two parts of a CPU
 
-It needs Ray (``rlvla[ray]``; the wheel of 2.60 for Python 3.12 has 79 MB), GR00T and LIBERO.
+It needs Ray (``rlvla[ray]``; the wheel of 2.60 for Python 3.12 has 79 MB), GR00T and LIBERO, and no network. Parts may be run one
+by one, for instance where a machine is lent for minutes: a result stands in ``--out`` as soon as its cell has ended, cells of
+other parts stay, ``--seconds`` is shared by the cells at hand, and kernels that were compiled are kept in ``--out`` too.
 
 The work of a step is fixed for each GPU: 64 environments (4 in each of 16 processes) x 80 env steps of one task of LIBERO
 spatial, two 256-pixel cameras rendered through EGL on the GPU that the placement says, chunks of 10, one pass over 512 chunks in
@@ -25,7 +27,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +48,14 @@ CELLS: dict[str, dict[str, Any]] = {
     "disaggregated": {"run": {"devices": 2, "placement": "disaggregated", "transport": "broadcast"}},
     "hybrid": {"run": {"devices": 2, "placement": "hybrid"}, "scheduler": {"use": "hybrid"}},
 }
+PARTS = {
+    "scaling": ("one", "collocated"),
+    "sharded": ("fsdp", "disaggregated"),
+    "hybrid": ("hybrid", "one-local"),
+}
+"""By what a reader wants to know first: 1 to 2 GPUs; FSDP2 and NCCL; the rest."""
+SAVING_S = 60.0
+"""That a cell which is told to end may take to save."""
 
 
 def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -131,14 +143,59 @@ def scaling(runs: list[dict[str, Any]]) -> None:
             row["scaling"] = row["env_steps_per_second"] / one
 
 
+def environment(out: Path) -> dict[str, str]:
+    """Return the variables of a cell: its kernels are found again by the next one, and no host's memory is guessed at."""
+    kernels = {"TORCHINDUCTOR_CACHE_DIR": str(out / "kernels"), "TRITON_CACHE_DIR": str(out / "kernels" / "triton")}
+    # Ray ends workers where memory seems short, which virtual machines that grow as they are used always report.
+    return {**os.environ, **kernels, "RAY_memory_monitor_refresh_ms": "0"}
+
+
+def played(name: str, options: argparse.Namespace, seconds: float | None) -> dict[str, Any]:
+    """Run a cell in a process of its own for at most so long; returns what it found."""
+    folder = options.out / "runs" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    began = time.perf_counter()
+    command = [sys.executable, *sys.argv, "--one", name]
+    with subprocess.Popen(command, env=environment(options.out), start_new_session=True) as child:
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            end(child)
+        except BaseException:
+            end(child)
+            raise
+    result = {**summary(name, folder), "seconds": time.perf_counter() - began}
+    if child.returncode:
+        result["ended_by"] = f"exit code {child.returncode}"
+    shutil.rmtree(options.out / "runs", ignore_errors=True)
+    return result
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Let a cell save and take its workers with it, or end it."""
+    child.terminate()
+    try:
+        child.wait(SAVING_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def share(deadline: float | None, left: int) -> float | None:
+    """Return the seconds that a cell gets of those until a deadline, with so many cells left; saving counts."""
+    if deadline is None:
+        return None
+    return max(1.0, (deadline - time.perf_counter()) / left - SAVING_S)
+
+
 def main() -> None:
-    """Run each cell in a process of its own, and write what they say after each."""
+    """Run each cell of the chosen parts, and write what it says before the next."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for two_gpus.json and .md")
+    parser.add_argument("--out", type=Path, required=True, help="folder for two_gpus.json and .md, and for kernels")
     parser.add_argument("--machine", default="this machine", help="what the result says it was measured on")
-    parser.add_argument("--cells", nargs="+", choices=list(CELLS), default=list(CELLS))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--cells", nargs="+", choices=list(CELLS), help="instead of parts")
     parser.add_argument("--steps", type=int, default=8, help="training steps")
-    parser.add_argument("--limit", type=float, default=None, help="seconds of a cell, after which it is ended")
+    parser.add_argument("--seconds", type=float, help="of all chosen cells together; one that takes longer is ended")
     parser.add_argument("--envs", type=int, default=64, help="for each GPU")
     parser.add_argument("--slots", type=int, default=16, help="parts of a GPU's environments, a process each")
     parser.add_argument("--micro-batch", type=int, default=64, help="chunks in one forward and backward pass")
@@ -150,27 +207,18 @@ def main() -> None:
     if options.one:
         train(options.one, options)
         return
+    deadline = None if options.seconds is None else time.perf_counter() + options.seconds
+    cells = options.cells or [name for part in options.parts for name in PARTS[part]]
     place = options.out / "two_gpus.json"
     before = json.loads(place.read_text())["runs"] if place.is_file() else []
     found: dict[str, Any] = {"title": "GR00T N1.5 with PPO, one run on two GPUs,", "machine": options.machine}
-    found["date"] = time.strftime("%Y-%m-%d")
-    found["runs"] = [row for row in before if row["scheduler"] not in options.cells]
+    found |= {"date": time.strftime("%Y-%m-%d"), "runs": before}
     failed = False
-    for name in options.cells:
-        folder = options.out / "runs" / name
-        shutil.rmtree(folder, ignore_errors=True)
-        began = time.perf_counter()
-        with subprocess.Popen([sys.executable, *sys.argv, "--one", name]) as child:
-            try:
-                child.wait(options.limit)
-            except subprocess.TimeoutExpired:
-                child.terminate()  # it saves and takes its workers with it
-        result = {**summary(name, folder), "seconds": time.perf_counter() - began}
-        if child.returncode:
-            result["ended_by"] = f"exit code {child.returncode}"
-        shutil.rmtree(options.out / "runs", ignore_errors=True)
+    for number, name in enumerate(cells):
+        result = played(name, options, share(deadline, len(cells) - number))
         failed |= "failed" in result
-        found["runs"] = sorted([*found["runs"], result], key=lambda row: list(CELLS).index(row["scheduler"]))
+        rows = [*(row for row in found["runs"] if row["scheduler"] != name), result]
+        found["runs"] = sorted(rows, key=lambda row: list(CELLS).index(row["scheduler"]))
         scaling(found["runs"])
         place.write_text(json.dumps(found, indent=1))
         place.with_suffix(".md").write_text(scheduler_runs.markdown(found))

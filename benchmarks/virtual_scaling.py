@@ -50,6 +50,8 @@ SAMPLE_S, PASSES, MINIBATCH = 0.0056, 2, 64
 BYTES, LATENCY_S, INSIDE, BETWEEN = 2.1e9, 10e-6, 330e9, 50e9
 SNAPSHOT_S = 0.02
 CONTROLLER_S = {4: 0.00057, 8: 0.00065, 16: 0.00083, 32: 0.00089}
+CONTROLLER_RAY_S = 0.0031
+"""Likewise under Ray, where a call goes to another process: slots of 4, two ranks (``ray_object_store.py``, 20 minutes)."""
 STEPS, WARM_UP = 5, 2
 GENERATOR_SHARE, TRAINER_SHARE = 1.0, 1.0
 
@@ -139,22 +141,23 @@ def measured_controller(slot_rows: int, steps: int = 6) -> float:
     return float(overlap.real_seconds({"use": "full-async"}, steps)[1])
 
 
-def call_seconds(slot_rows: int, free: dict[str, float]) -> float:
+def call_seconds(slot_rows: int, free: dict[str, float], step_s: float) -> float:
     """Return what a call costs the controller, so that a slot's chunk step costs what was measured.
 
     Args:
         slot_rows: environments of a slot.
         free: a run whose controller costs nothing: how many slots share a call of the generator.
+        step_s: of the controller's CPU for each slot's chunk step.
     """
-    return CONTROLLER_S[slot_rows] / (1 + slot_rows / free["batch_rows"])
+    return step_s / (1 + slot_rows / free["batch_rows"])
 
 
 def study(
-    use: str, slot_rows: int, sizes: Sequence[int], minibatch: int = MINIBATCH, free_controller: bool = False
+    use: str, slot_rows: int, sizes: Sequence[int], minibatch: int = MINIBATCH, controller_s: float | None = None
 ) -> dict[str, Any]:
-    """Return a scheduler's rates on slots of so many rows, by GPUs."""
+    """Return a scheduler's rates on slots of so many rows, by GPUs; ``controller_s`` stands for ``CONTROLLER_S``."""
     free = rate(use, cluster(8, slot_rows, 0.0, minibatch))
-    call_s = 0.0 if free_controller else call_seconds(slot_rows, free)
+    call_s = call_seconds(slot_rows, free, CONTROLLER_S[slot_rows] if controller_s is None else controller_s)
     rows = {}
     for gpus in sizes:
         found: dict[str, Any] = rate(use, cluster(gpus, slot_rows, call_s, minibatch))
@@ -188,7 +191,7 @@ def markdown(result: dict[str, Any], picture: str) -> str:
                 f"{one['controller_busy']:.2f} | {one['batch_rows']:.1f} | {one['cpu_s']:.1f} |"
             )
     largest = {name: found["gpus"]["256"] for name, found in result["studies"].items() if "256" in found["gpus"]}
-    worst = largest["full-async, slots of 4"]
+    worst, by_ray = largest["full-async, slots of 4"], largest["full-async, slots of 16, controller under Ray"]
 
     def reached(rows: int) -> str:
         one = largest[f"full-async, slots of {rows}"]
@@ -202,7 +205,10 @@ def markdown(result: dict[str, Any], picture: str) -> str:
         f"With a controller that costs nothing slots of 16 would reach "
         f"{largest['full-async, slots of 16, controller free']['efficiency']:.3f}; fewer all-reduces, by minibatches of 256 "
         f"chunks a GPU, do not help ({largest['full-async, slots of 16, minibatches of 256']['efficiency']:.3f}). In lockstep (sync, and stages of "
-        "hybrid) every phase waits for the controller's calls for all slots, and for the slowest of more slots. Largest simulation: "
+        "hybrid) every phase waits for the controller's calls for all slots, and for the slowest of more slots. Under Ray a slot's "
+        f"chunk step takes {1000 * CONTROLLER_RAY_S:.1f} ms of the controller's CPU (slots of 4, two ranks), and more the more ranks a "
+        f"slot's units belong to, which is not counted: at 256 GPUs it is busy {100 * by_ray['controller_busy']:.0f} % of the time and "
+        f"{by_ray['efficiency']:.3f} is reached. Largest simulation: "
         f"256 GPUs, 8192 environments, {STEPS} training steps in {max(one['cpu_s'] for one in largest.values()):.0f} s of CPU.",
     ]
     return "\n".join([*lines, "", f"![Efficiency by GPUs]({picture})", ""])
@@ -242,7 +248,13 @@ STUDIES: dict[str, dict[str, Any]] = {
         "use": "full-async",
         "slot_rows": 16,
         "sizes": (8, 256),
-        "free_controller": True,
+        "controller_s": 0.0,
+    },
+    "full-async, slots of 16, controller under Ray": {
+        "use": "full-async",
+        "slot_rows": 16,
+        "sizes": (8, 64, 256),
+        "controller_s": CONTROLLER_RAY_S,
     },
     "full-async, slots of 16, minibatches of 256": {
         "use": "full-async",

@@ -1,5 +1,7 @@
 """What a cluster lacks is said in seconds, with what to do."""
 
+import os
+import resource
 import time
 from types import SimpleNamespace
 
@@ -55,3 +57,18 @@ def test_the_store_holds_what_waits_to_be_trained_on():
 def test_an_address_that_is_not_here_is_no_meeting_place():
     with pytest.raises(ConfigError, match=r"no port for the trainer ranks to meet at on 192\.0\.2\.1"):
         ranks.Meeting("192.0.2.1")
+
+
+def test_too_few_ports_or_files_are_an_error_in_seconds():
+    """A Ray without them would time out without a word of why."""
+    cluster.check_ports()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 10, before[1]))
+    try:
+        with pytest.raises(
+            ConfigError, match=r"wants 64 free ports and open files on this machine, got \d+: Too many open"
+        ):
+            cluster.check_ports()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    cluster.check_ports()

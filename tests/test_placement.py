@@ -55,6 +55,8 @@ def test_simulators_that_work_in_turn_with_generators_get_devices_of_their_own()
         ({"simulator": "0", "generator": "1-", "trainer": "0"}, 2, "generator: got '1-', wanted numbers and ranges"),
         ({"simulator": "0,0", "generator": "0", "trainer": "0"}, 1, "wanted each device once"),
         ({"simulator": "0", "generator": "0", "trainer": "0", "critic": "0"}, 1, "critic: no such role; there is"),
+        ('{"simulator": "0", "generator": "0", "trainer": "4"}', 2, "trainer: got '4', but device 4 is not there"),
+        ('{"simulator": "0"', 2, 'run.placement: got \'{"simulator": "0"\', which is no JSON'),
     ],
 )
 def test_what_cannot_be_is_named(chosen, devices, words):

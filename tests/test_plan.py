@@ -105,6 +105,72 @@ def test_generators_share_the_batches_and_their_device():
     assert "; 2 generators and trainer together on cuda" in plan.text(config, check(config), MEASURED)
 
 
+def several(devices, placement, scheduler="sync", machines=1, envs=4, **run):
+    """Return what a run on several devices is planned to be, and the words for it."""
+    source = recipe(scheduler, runtime="ray", devices=devices, placement=placement, **run)
+    source["sim"]["num_envs"] = envs
+    config = configs.read(source)
+    specs = check(config)
+    return forecast.forecast(MEASURED, config, specs, machines=machines), plan.text(config, specs, MEASURED, machines)
+
+
+def test_several_devices_by_hand():
+    """Two GPUs, 4 environments in two slots: each generator serves a slot, 3 x (1 + 2), and each rank trains 6 x 0.25 s."""
+    found, said = several(2, "collocated")
+    assert found.step_seconds == pytest.approx(9.0 + 1.5)
+    assert found.busy["gpu-0"] == found.busy["gpu-1"] == pytest.approx((3 + 1.5) / 10.5)
+    assert found.device_bound == pytest.approx(12 * 3 / 4.5)
+    assert "device 0-1 each: 1 slots of 2 to 2 environments, a generator, a trainer rank" in said
+    assert "gpu-0 43%, gpu-1 43%" in said
+    assert "adding gradients up over ranks, apart" in said
+    # the generator of the first GPU serves all four rows, 3 x (2 + 2), the other one trains 12 x 0.25 s
+    found, said = several(2, "disaggregated")
+    assert found.step_seconds == pytest.approx(12.0 + 3.0)
+    assert found.busy["gpu-0"] == pytest.approx(6 / 15)
+    assert found.busy["gpu-1"] == pytest.approx(3 / 15)
+    assert "device 0: 2 slots of 2 to 2 environments, a generator\ndevice 1: a trainer rank" in said
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "async-rollout", "full-async"])
+def test_more_devices_and_machines_with_as_much_for_each_are_as_fast_each(scheduler):
+    """The bound is that of virtual time, whatever is numbered how: 1, 2, and 4 GPUs in 2 machines, 4 environments each."""
+    rates, bounds = [], []
+    for devices, machines in ((1, 1), (2, 1), (4, 2)):
+        found, _ = several(devices, "collocated", scheduler, machines, 4 * devices, slots=2 * devices)
+        rates.append(found.env_steps_per_second / devices)
+        bounds.append(found.schedule_bound / devices)
+        assert found.env_steps_per_second <= found.schedule_bound <= found.device_bound
+    assert rates == pytest.approx([rates[0]] * 3, rel=0.05)
+    assert bounds == pytest.approx([bounds[0]] * 3, rel=0.05)
+
+
+def test_simulators_of_a_machine_share_its_cores():
+    """8 slots of 2 s on 4 cores take twice as long; on two machines with 4 cores each they do not."""
+    one, _ = several(2, "collocated", envs=16, slots=8)
+    two, said = several(2, "collocated", envs=16, slots=8, machines=2)
+    assert one.busy["cores"] == pytest.approx(3 * 4 / one.step_seconds)
+    assert two.busy["cores of machine 1"] == pytest.approx(3 * 2 / two.step_seconds)
+    assert one.step_seconds - two.step_seconds == pytest.approx(3 * 2)
+    assert "device 0: machine 0, " not in said
+    assert "machine 1, device 1: 4 slots" in said
+
+
+def test_nothing_faster_is_looked_for_where_playing_takes_long(monkeypatch):
+    config = configs.read(recipe())
+    specs = check(config)
+    assert forecast.chunk_steps(specs) == 8 * 4 * 3 / 2
+    assert "faster, changing" in plan.text(config, specs, MEASURED)
+    monkeypatch.setattr(plan, "_MANY", 47)
+    assert plan.text(config, specs, MEASURED).endswith("plan a part of it")
+
+
+def test_machines_that_there_cannot_be_are_refused(capsys):
+    words = ["--sim", "tabletop", "--model", "tiny", "--algo", "ppo", "--scheduler", "sync"]
+    for machines in ("2", "0", "many"):
+        assert cli.main(["plan", *words, "--machines", machines]) == 2
+        assert f"--machines: got '{machines}', wanted a number from 1 to run.devices (1)" in capsys.readouterr().err
+
+
 def test_on_one_cpu_everything_shares_the_cores():
     found = forecast_of(dataclasses.replace(MEASURED, device="cpu", cores=1), threads=1)
     assert found.busy == {"cores": pytest.approx(1.0)}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import pickle
@@ -20,7 +21,9 @@ from safetensors.torch import load_file as load_tensors
 
 import rlvla
 from rlvla import checkpoint, configs, state_files, trainers, versions
+from rlvla.configs import Choice
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
+from rlvla.plugin import find
 from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
@@ -161,7 +164,7 @@ def test_a_dead_evaluator_is_replaced(tmp_path, ray):
     options = {"evaluation": {"every": 1, "episodes": 3, "num_envs": 2}, "deterministic": True}
     with build(tmp_path, "local", "local", **options) as run:
         run.train()
-    with build(tmp_path, "ray", "ray", listeners=[killer], **options) as run:
+    with build(tmp_path, "ray", "ray", listeners=[killer], train={"offload": "all"}, **options) as run:
         killer.train(run)
     assert left(tmp_path / "ray") == left(tmp_path / "local")
     found = [sorted((tmp_path / one / "evaluations").iterdir()) for one in ("local", "ray")]
@@ -249,12 +252,12 @@ def near(one: Path, other: Path, step: int, relative: float = 1e-5) -> None:
 
 
 def test_two_ranks_are_one_and_their_checkpoint_goes_on_at_one(tmp_path, ray):
-    """FSDP2, sync, tabletop; rollouts are the same bits, training to rounding."""
+    """FSDP2, weights and moments away in between, sync, tabletop; rollouts are the same bits, training to rounding."""
     sim = {"use": "tabletop"}
     with build(tmp_path, "one", "local", WHOLE, sim=sim, deterministic=True, keep_last=5, save_every=1) as run:
         run.train()
     two = {"devices": 2, "placement": SHARED, "deterministic": True, "keep_last": 5}
-    with build(tmp_path, "two", "ray", WHOLE, sim=sim, train={"shard": "fsdp"}, **two) as run:
+    with build(tmp_path, "two", "ray", WHOLE, sim=sim, train={"shard": "fsdp", "offload": "all"}, **two) as run:
         run.train(steps=2)
         assert len(run._engine.trainer.ranks) == 2
     near(tmp_path / "one", tmp_path / "two", 2)
@@ -434,3 +437,17 @@ def test_a_machine_without_a_package_is_named(ray):
     cluster.check_nodes(library, here)
     with pytest.raises(ConfigError, match=r"node \S+: rlvla-sim-moon is not installed, wanted 0\.1\.0: pip install"):
         cluster.check_nodes(library, {**here, "rlvla-sim-moon": "0.1.0"})
+
+
+def test_what_a_simulator_misses_is_asked_where_it_is_to_live(tmp_path, ray):
+    """In a worker on that machine, before any model is made; here it misses whatever its config has."""
+    plugin = dataclasses.replace(find("sim", "fake"), preflight="builtins:dir")
+    began = time.monotonic()
+    sim = Choice(plugin, plugin.config(num_envs=5))
+    options = {"runtime": "ray", "device": "cpu", "directory": str(tmp_path), "without": ["display", "tensorboard"]}
+    with (
+        rlvla.build(sim=sim, model="fake", algo=PPO, run=options) as run,
+        pytest.raises(SimulatorError, match=r"^node \S+: fake: (.*\n)*num_envs\n"),
+    ):
+        run.train()
+    assert time.monotonic() - began < 30

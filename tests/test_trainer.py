@@ -12,15 +12,18 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlvla import sharding
+from rlvla import configs, offload, sharding
+from rlvla.actors.making import Learner
 from rlvla.actors.trainer import TrainerActor
 from rlvla.assembly import Entry
 from rlvla.batch import Action, ObservationBatch, Outcome
+from rlvla.checks import check
 from rlvla.configs import TrainConfig
 from rlvla.errors import ConfigError, NonFiniteError, NothingToLearnError, SimulatorError
 from rlvla.noise import Noise
 from rlvla.optimizer import Optimizer
 from rlvla.plugin import find
+from rlvla.weights import acting_copy
 
 ROWS, CHUNKS = 6, 3
 
@@ -57,7 +60,7 @@ def feed(
     for chunk in range(CHUNKS):
         before, after = seen(state[chunk, rows]), seen(state[chunk + 1, rows])
         keys = torch.tensor([100 * chunk + row for row in rows])
-        with torch.no_grad(), sharding.gathered(actor.model):
+        with torch.no_grad(), actor._weights.here(), sharding.gathered(actor.model):
             action: Action = actor.model.act(actor.model.preprocess(before), Noise(keys))
         valid = torch.cumsum(ends[chunk, rows].int(), 1) - ends[chunk, rows].int() == 0
         terminated = ends[chunk, rows] & valid
@@ -342,13 +345,13 @@ for name, case in t.CASES.items():
     dist.destroy_process_group()
 """
 OPTIONS = {
-    "ddp": {},
+    "ddp": {"offload": "parameters"},
     # 12 and 6 samples in parts of 5: one rank makes a pass more, in each of three kinds
     "fsdp": {
         "shard": "fsdp",
         "micro_batch": 5,
         "ema_decay": 0.5,
-        "offload": "optimizer",
+        "offload": "all",
         "algo_options": {"window": 3, "minibatch_size": None, "passes": 2, "proximal": "recompute", "kl_weight": 0.1},
     },
 }
@@ -382,6 +385,8 @@ def other_things(rank: int) -> dict:
 CASES = {
     "ddp": lambda rank: shared(rank, **OPTIONS["ddp"]),
     "fsdp": lambda rank: shared(rank, **OPTIONS["fsdp"]),
+    "ddp, nothing away": lambda rank: shared(rank, **{**OPTIONS["ddp"], "offload": "none"}),
+    "fsdp, nothing away": lambda rank: shared(rank, **{**OPTIONS["fsdp"], "offload": "none"}),
     "grpo": lambda rank: without_units(rank, "grpo"),
     "ppo": lambda rank: without_units(rank, "ppo"),
     "other things": other_things,
@@ -421,6 +426,13 @@ def test_two_ranks_are_one(both, how: str):
             assert one["metrics"][name] == pytest.approx(wanted, rel=1e-5, abs=1e-7), name
 
 
+@pytest.mark.parametrize("how", list(OPTIONS))
+def test_what_waits_in_host_memory_changes_no_bit_of_two_ranks(both, how: str):
+    for away, here in zip(both(how), both(f"{how}, nothing away"), strict=True):
+        near(away["weights"], here["weights"], 0.0)
+        assert away["metrics"] == here["metrics"]
+
+
 @pytest.mark.parametrize("algo", list(GROUPS))
 def test_a_rank_without_units_takes_part(both, algo: str):
     """All survivors of a step may belong to one rank; parameters are cut among both."""
@@ -441,24 +453,72 @@ def test_ranks_that_saw_other_things_still_add_up(both):
         assert metrics["train/generator_gap"] < 1e-6
 
 
-def test_an_optimizer_that_waits_in_host_memory_changes_no_bit(tmp_path: Path):
-    """Moments, running average, files and what resumes from them; in between its own memory is free."""
-    made = {"ema_decay": 0.5, "offload": "optimizer"}
+@pytest.mark.parametrize("what", ["optimizer", "parameters", "all"])
+def test_what_waits_in_host_memory_changes_no_bit(tmp_path: Path, what: str):
+    """Weights, moments, running average, files and what resumes from them; in between their own memory is free."""
+    options = {"window": CHUNKS, "minibatch_size": None, "passes": 2, "kl_weight": 0.1}  # with a frozen reference
+    made = {"ema_decay": 0.5, "offload": what, "algo_options": options}
     away, here = trainer(**made), trainer(**{**made, "offload": "none"})
     for step in (0, 1):
         for one in (away, here):
             one.train(feed(one, version=step), step)
-    large = [one for state in away._optimizer.adam.state.values() for one in state.values() if one.dim()]
-    assert len(away._optimizer._away) == len(large) + len(away.model.trainable())
-    assert {one.untyped_storage().nbytes() for one in large} == {0}
+    moments = [one for state in away._optimizer.adam.state.values() for one in state.values() if one.dim()]
+    parameters = [*away.model.parameters(), *away._reference.parameters()]
+    assert room(moments) == ({0} if what != "parameters" else room(moments) - {0})
+    assert room(parameters) == ({0} if what != "optimizer" else room(parameters) - {0})
     assert all(one.grad is None for one in away.model.parameters())
     near(published(away), published(here), 0.0)
     numbers = away.save(tmp_path)
+    assert room(parameters) == ({0} if what != "optimizer" else room(parameters) - {0})
     again = trainer(**made)
     again.load(tmp_path, numbers)
     for one in (again, here):
         one.train(feed(one, version=2), 2)
     near(published(again), published(here), 0.0)
+
+
+def room(tensors: list[torch.Tensor]) -> set[int]:
+    """Return the bytes of what tensors lie in."""
+    return {one.untyped_storage().nbytes() for one in tensors}
+
+
+class Mixed(torch.nn.Module):
+    """Two frozen matrices in one storage, and a trained one."""
+
+    def __init__(self):
+        super().__init__()
+        both = torch.arange(12.0).view(4, 3)
+        self.frozen = torch.nn.ParameterList(torch.nn.Parameter(one, requires_grad=False) for one in both.split(2))
+        self.trained = torch.nn.Parameter(torch.ones(5))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_weights_that_others_share_stay_and_each_is_copied_once(shared: bool, monkeypatch):
+    model, copies = Mixed(), []
+    copied = offload._copied
+    monkeypatch.setattr(offload, "_copied", lambda storage: copies.append(storage.nbytes()) or copied(storage))
+    weights = offload.OnDemand(model, True, shared)
+    for write in (True, False, True):
+        with weights.here(write), weights.here():
+            assert model.frozen[1].tolist() == [[6, 7, 8], [9, 10, 11]]
+            model.trained.data.add_(float(write))
+        assert room([model.trained]) == {0}
+        assert room(list(model.frozen)) == ({48} if shared else {0})
+    with weights.here():
+        assert acting_copy(model).trained.tolist() == [3.0] * 5
+    assert copies == [20, 20] if shared else [48, 20, 20]
+
+
+def test_a_copy_that_acts_is_made_of_weights_that_are_there():
+    """Evaluations beside training start one while the trainer's weights are away."""
+    four = {"sim": "fake", "model": "fake", "algo": "ppo", "scheduler": "sync"}
+    config = configs.read({**four, "train": {"offload": "all"}, "run": {"device": "cpu"}})
+    learner = Learner(config, check(config))
+    actor = learner.trainer()
+    assert room(list(actor.model.parameters())) == {0}
+    acting = learner.generator().model
+    assert room(list(actor.model.parameters())) == {0}
+    near(dict(acting.named_parameters()), published(actor), 0.0)
 
 
 def test_an_optimizer_state_in_one_file_is_still_read(tmp_path: Path):

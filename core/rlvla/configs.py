@@ -68,9 +68,10 @@ class TrainConfig:
     shard: Literal["none", "ddp", "fsdp"] = "ddp"
     """How several devices train together: ``ddp``, a rank on each with all weights, gradients added up; ``fsdp``, what is
     trained, its gradients and the optimizer's state cut among the ranks (frozen weights stay whole); ``none``: one rank."""
-    offload: Literal["none", "optimizer"] = "none"
-    """``optimizer``: Adam's moments and the running average wait in host memory while nothing is trained, and gradients are
-    freed: 8 bytes a trained parameter (12 with an average), for a copy there and back each training step."""
+    offload: Literal["none", "optimizer", "parameters", "all"] = "none"
+    """What waits in host memory while nothing is trained, for copies there and back each training step; gradients are freed.
+    ``optimizer``: Adam's moments and the running average (8 bytes a trained parameter, 12 with an average). ``parameters``: the
+    trainer's weights, but not frozen ones that a generator of its process acts with, too. ``all``: both."""
     generator_gap_limit: Annotated[float, Gt(0)] = 0.1
     """Mean difference of log-probs between generator and trainer at equal weights, per entry in nats, beyond which a
     warning names it (``train/generator_gap``); it should be rounding alone."""

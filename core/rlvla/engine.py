@@ -137,8 +137,8 @@ class Engine:
         ranks: dict[int, Handle] = {}
         for one in placement.processes(placed, per_device):
             learner = self._learner
-            if world > 1 and one.rank is not None and self._meeting is not None:
-                rank = Rank(one.rank, world, self._meeting.place)
+            if one.rank is not None and self.config.run.runtime == "ray":
+                rank = Rank() if self._meeting is None else Rank(one.rank, world, self._meeting.place)
                 learner = making.Learner(self.config, self.specs, rank, len(one.generators))
             makers: dict[str, Callable[[], Any]] = {names[number]: learner.generator for number in one.generators}
             if one.rank is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rlvla import configs
+from rlvla import configs, placement
 from rlvla.checks import Specs, check, least_slots, split
 from rlvla.configs import RunConfig
 from rlvla.errors import ConfigError
@@ -51,17 +52,22 @@ class Change:
     """It changes what is learned from, not speed alone."""
 
 
-def forecast(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int] | None = None) -> Forecast:
-    """Return what a run will do on the machine of a profile.
+def forecast(
+    profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int] | None = None, machines: int = 1
+) -> Forecast:
+    """Return what a run will do on the machine of a profile, or on several like it.
+
+    What ranks take to add gradients up, and what the controller and the network take, is left out.
 
     Args:
         profile: latencies.
         config: of the run.
         specs: of the run.
         slots: other sizes of slots than the run's.
+        machines: that the run's devices are divided among, each with the profile's cores.
     """
     scheduler: Scheduler = config.scheduler.plugin.load()(config.scheduler.config)
-    played = play(scheduler, world(profile, config, specs, slots or specs.slots))
+    played = play(scheduler, world(profile, config, specs, slots or specs.slots, machines))
     uncounted = 1 + specs.scheduler.max_staleness
     counted = played.metrics[uncounted:-uncounted]
     seconds = sum(one["time/step_s"] for one in counted)
@@ -87,23 +93,63 @@ def _chunks_of_unit(specs: Specs) -> int:
     return algo.window if algo.partial_reset else min(algo.window, specs.max_chunks)
 
 
-def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int]) -> World:
+class _Places:
+    """Where actors are: on GPUs, one for each device of the placement, or on the cores of its machine."""
+
+    def __init__(self, profile: Profile, config: RunConfig, specs: Specs, slots: int, machines: int) -> None:
+        self._profile, self._specs, self._placed = profile, specs, specs.placement
+        self._several = specs.placement.devices > 1
+        self._per_device = config.run.generators
+        self._threads = float(config.run.threads or min(8, profile.cores))
+        self._nodes = machines_of(specs.placement.devices, machines)
+        self._hosts = self._placed.hosts(config.run.sim_hosts, slots)
+        self._served = placement.serving(self._nodes, self._placed)
+        self._able = placement.machines(self._nodes, self._placed)
+        self.generators = len(self._placed.generator) * self._per_device
+        self.nodes = len(self._able)
+        self.capacities = {self._cores(node): float(profile.cores) for node in self._nodes}
+
+    def on(self, kind: Kind, number: int) -> Sequence[tuple[str, float]]:
+        """Return the devices of an actor, and its share of each."""
+        devices = self._devices(kind, number)
+        simulates = kind == "simulator"
+        if self._profile.device != "cpu" and (not simulates or self._specs.sim.device == "gpu"):
+            return [(f"gpu-{one}" if self._several else "gpu", 1.0) for one in devices]
+        each = self._profile.core_share if simulates else self._threads
+        used = Counter(self._cores(self._nodes[one]) for one in devices)
+        return [(name, count * each) for name, count in used.items()]
+
+    def machine(self, kind: Kind, number: int) -> int:
+        """Return the machine whose generators an actor is, or is served by."""
+        node = self._nodes[self._devices(kind, number)[0]]
+        return self._served[node] if kind == "simulator" else self._able.index(node)
+
+    def _devices(self, kind: Kind, number: int) -> Sequence[int]:
+        if kind == "trainer":
+            return self._placed.trainer
+        if kind == "generator":
+            return (self._placed.generator[number // self._per_device],)
+        return (self._hosts[number % len(self._hosts)],)
+
+    def _cores(self, node: int) -> str:
+        return "cores" if self._nodes[-1] == 0 else f"cores of machine {node}"
+
+
+def machines_of(devices: int, machines: int) -> list[int]:
+    """Return the machine of each device, as even as can be."""
+    return [one * machines // devices for one in range(devices)]
+
+
+def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int], machines: int = 1) -> World:
     """Return a run without numbers: its slots, units and devices, and what everything takes."""
     steps = {rows: profile.chunk_steps(rows) for rows in set(slots)}
     call, row = profile.line()
-    algo = specs.algo
+    algo, places = specs.algo, _Places(profile, config, specs, len(slots), machines)
+    of_rank = -(-specs.units_per_step // specs.placement.ranks) * (specs.samples_per_step // specs.units_per_step)
 
     def simulate(slot: int, step: int) -> float:
         drawn = steps[slots[slot]]
         return drawn[(31 * slot + step) % len(drawn)]
-
-    on_gpu = profile.device != "cpu"
-    threads = float(config.run.threads or min(8, profile.cores))
-
-    def on(kind: Kind, number: int) -> Sequence[tuple[str, float]]:
-        if kind == "simulator":
-            return [("gpu", 1.0)] if specs.sim.device == "gpu" and on_gpu else [("cores", profile.core_share)]
-        return [("gpu", 1.0)] if on_gpu else [("cores", threads)]
 
     return World(
         slots=slots,
@@ -112,27 +158,38 @@ def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int
         partial_reset=algo.partial_reset,
         group_size=algo.group_size,
         units_per_step=specs.units_per_step,
-        steps=COUNTED + 2 * (1 + specs.scheduler.max_staleness),
+        steps=_steps(specs),
         latency=Latency(
             simulate=simulate,
             reset=profile.reset,
             generate_call=call,
             generate_row=row,
-            train=lambda step: profile.train_sample * algo.passes * specs.samples_per_step,
+            train=lambda step: profile.train_sample * algo.passes * of_rank,
             snapshot=profile.snapshot,
             offer=profile.offer,
         ),
         episode=lambda slot, number: specs.max_chunks,
         batch_rows=config.run.batch_rows,
-        generators=config.run.generators,
-        on=on,
-        capacities={"cores": float(profile.cores)},
+        generators=places.generators,
+        nodes=places.nodes,
+        machine=places.machine,
+        on=places.on,
+        capacities=places.capacities,
     )
 
 
-def changes(profile: Profile, config: RunConfig, specs: Specs) -> list[Change]:
+def _steps(specs: Specs) -> int:
+    return COUNTED + 2 * (1 + specs.scheduler.max_staleness)
+
+
+def chunk_steps(specs: Specs) -> float:
+    """Return about how many chunk steps of slots are played for a forecast: what it takes grows with them."""
+    return _steps(specs) * specs.units_per_step * _chunks_of_unit(specs) / max(specs.slots)
+
+
+def changes(profile: Profile, config: RunConfig, specs: Specs, machines: int = 1) -> list[Change]:
     """Return settings that would make the run faster, the best first: other schedulers, more or fewer slots."""
-    now = forecast(profile, config, specs).env_steps_per_second
+    now = forecast(profile, config, specs, machines=machines).env_steps_per_second
     found = []
     for name in names("scheduler"):
         if name == config.scheduler.name:
@@ -142,13 +199,13 @@ def changes(profile: Profile, config: RunConfig, specs: Specs) -> list[Change]:
             other_specs = check(other)
         except ConfigError:
             continue
-        speed = forecast(profile, other, other_specs).env_steps_per_second
+        speed = forecast(profile, other, other_specs, machines=machines).env_steps_per_second
         found.append(Change(f"scheduler: {name}", speed / now, other_specs.scheduler.max_staleness > 0))
     for count in (len(specs.slots) // 2, 2 * len(specs.slots)):
         if not max(specs.scheduler.stages, least_slots(specs.num_envs, specs.sim)) <= count <= specs.num_envs:
             continue
         sizes = split(specs.num_envs, count)
-        speed = forecast(profile, config, replace(specs, slots=sizes), sizes).env_steps_per_second
+        speed = forecast(profile, config, replace(specs, slots=sizes), sizes, machines).env_steps_per_second
         found.append(Change(f"run.slots: {count}", speed / now, False))
     worth = [one for one in found if one.factor >= _WORTH_SAYING and math.isfinite(one.factor)]
     return sorted(worth, key=lambda one: (-one.factor, one.option))

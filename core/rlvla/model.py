@@ -97,8 +97,9 @@ class Model(nn.Module, ABC):
         return ()
 
     def wrap_units(self) -> Iterable[nn.Module]:
-        """Return the modules (transformer blocks) whose trainable parameters ``train.shard: fsdp`` gathers one at a time, while
-        each computes; none: all that is trained is gathered for a pass. Each must be used by calling it."""
+        """Return the modules (transformer blocks) whose trainable matrices ``train.shard: fsdp`` gathers one at a time, while
+        each computes; none: all that is trained is gathered for a pass. None lies in another, and nobody reads a matrix of one
+        but its own ``forward``; vectors (norms, biases) stay whole."""
         return ()
 
     def count_tokens(self, observation: ObservationBatch) -> Tensor:

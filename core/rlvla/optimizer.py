@@ -56,8 +56,9 @@ class Optimizer:
         try:
             yield
         finally:
-            if self._config.offload == "optimizer":
+            if self._config.offload != "none":
                 self.zero()
+            if self._config.offload in ("optimizer", "all"):
                 moments = [one for state in self.adam.state.values() for one in state.values()]
                 large = [
                     one for one in (*moments, *(self._average or {}).values()) if torch.is_tensor(one) and one.dim()

@@ -9,6 +9,7 @@ slots, and units go to trainer ranks by ticket.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ class Placement:
 
     def __str__(self) -> str:
         """Return one line: who is where."""
-        return ", ".join(f"{role} {_written(getattr(self, role))}" for role in ROLES)
+        return ", ".join(f"{role} {written(getattr(self, role))}" for role in ROLES)
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ def transport(placement: Placement, *, ray: bool, gpus: bool, chosen: str | None
     clashes = gpus and placement.trainer[0] in placement.generator
     if chosen == "process" and not beside:
         raise ConfigError(
-            f"run.transport: got 'process', but generators ({_written(placement.generator)}) do not all live with a trainer rank "
-            f"({_written(placement.trainer)}): take 'broadcast' or 'store'"
+            f"run.transport: got 'process', but generators ({written(placement.generator)}) do not all live with a trainer rank "
+            f"({written(placement.trainer)}): take 'broadcast' or 'store'"
         )
     if chosen == "broadcast" and clashes:
         raise ConfigError(
@@ -148,6 +149,7 @@ def resolve(
         ConfigError: with everything that is wrong.
     """
     apart = simulates_on_gpu and alternates
+    chosen = _mapping(chosen) if isinstance(chosen, str) and chosen.lstrip().startswith("{") else chosen
     derived = "hybrid" if apart and devices > 1 else "collocated"
     if isinstance(chosen, Mapping):
         lists = _explicit(chosen, devices)
@@ -156,7 +158,7 @@ def resolve(
     both = sorted(set(lists["simulator"]) & set(lists["generator"]))
     if apart and both and devices > 1:
         raise ConfigError(
-            f"run.placement: simulators and generators both got device {_written(both)}, wanted none in common: this scheduler "
+            f"run.placement: simulators and generators both got device {written(both)}, wanted none in common: this scheduler "
             "lets them work in turn, and on one GPU they would only wait for each other; take placement 'hybrid' or "
             "'disaggregated', or the scheduler async-rollout"
         )
@@ -190,6 +192,18 @@ def _named(name: str, devices: int, simulates_on_gpu: bool) -> dict[str, tuple[i
         return {"simulator": rest, "generator": rest, "trainer": trainer}
     half = len(rest) // 2
     return {"simulator": rest[:half], "generator": rest[half:], "trainer": trainer}
+
+
+def _mapping(text: str) -> Mapping[str, Any]:
+    """Return devices of each role as a command line gives them, in JSON."""
+    try:
+        found: Mapping[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"run.placement: got {text!r}, which is no JSON ({error}): wanted for instance "
+            '{"simulator": "0-3", "generator": "4-7", "trainer": "all"}'
+        ) from error
+    return found
 
 
 def _explicit(chosen: Mapping[str, Any], devices: int) -> dict[str, tuple[int, ...]]:
@@ -234,7 +248,7 @@ def _read(text: str, devices: int) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _written(devices: Sequence[int]) -> str:
+def written(devices: Sequence[int]) -> str:
     """Return ``0-3,6`` for (0, 1, 2, 3, 6)."""
     parts: list[list[int]] = []
     for one in devices:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from rlvla import forecast
+from rlvla import forecast, placement
 from rlvla.checks import Specs
 from rlvla.configs import RunConfig
 from rlvla.profile import Profile
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from rlvla.engine import Engine
 
 _GIB = 2.0**30
+_FEW = 8
+"""Devices that are named one by one."""
+_MANY = 50_000
+"""Chunk steps of slots that a forecast plays, beyond which no other settings are tried: 1,000 take 0.1 s."""
 
 
 def cost_line(engine: Engine) -> str:
@@ -32,21 +37,25 @@ def cost_line(engine: Engine) -> str:
     return "\n".join([*lines, _memory(engine)])
 
 
-def text(config: RunConfig, specs: Specs, measured: Profile | None) -> str:
+def text(config: RunConfig, specs: Specs, measured: Profile | None, machines: int = 1) -> str:
     """Return what ``rlvla plan`` prints.
 
     Args:
         config: of the run.
         specs: of the run.
         measured: latencies; None: nothing is said about time.
+        machines: that the run's devices are divided among.
     """
-    lines = [_work(config, specs, 0), _placement(config, specs, measured)]
+    lines = [_work(config, specs, 0), _placement(config, specs, measured), *_each_device(config, specs, machines)]
     if specs.algo.unit == "demonstration":
         return "\n".join([*lines, "time: nothing is rolled out; see the first steps"])
     if measured is None:
         return "\n".join([*lines, "time: unknown; measure with `rlvla profile`, then give --profile FILE"])
-    lines += [f"latencies: {measured.machine}", *_time(measured, config, specs, 0), _memory_by_device(measured, specs)]
-    better = forecast.changes(measured, config, specs)
+    lines += [f"latencies: {measured.machine}", *_time(measured, config, specs, 0, machines)]
+    lines.append(_memory_by_device(measured, specs))
+    if forecast.chunk_steps(specs) > _MANY:
+        return "\n".join([*lines, "faster: not looked for, to play a run of this size takes long; plan a part of it"])
+    better = forecast.changes(measured, config, specs, machines)
     for optimisation, kind in ((False, "speed alone"), (True, "what is learned from, too")):
         some = [f"{one.option} ({one.factor:.2f} x)" for one in better if one.optimisation == optimisation]
         if some:
@@ -74,14 +83,48 @@ def _placement(config: RunConfig, specs: Specs, measured: Profile | None) -> str
     return f"placement: simulators on {simulators}; {generators} and trainer together on {device} ({config.run.runtime} runtime)"
 
 
-def _time(measured: Profile, config: RunConfig, specs: Specs, done: int) -> list[str]:
-    found = forecast.forecast(measured, config, specs)
-    busy = ", ".join(f"{name} {share:.0%}" for name, share in sorted(found.busy.items(), key=lambda one: -one[1]))
+def _each_device(config: RunConfig, specs: Specs, machines: int) -> list[str]:
+    """Return who is on each of several devices, one line for all that are alike."""
+    placed = specs.placement
+    if placed.devices == 1:
+        return []
+    hosts, nodes = placed.hosts(config.run.sim_hosts, len(specs.slots)), forecast.machines_of(placed.devices, machines)
+    alike: defaultdict[str, list[int]] = defaultdict(list)
+    for device in range(placed.devices):
+        sizes = [size for number, size in enumerate(specs.slots) if hosts[number % len(hosts)] == device]
+        parts = [f"{len(sizes)} slots of {min(sizes)} to {max(sizes)} environments"] if sizes else []
+        if device in placed.generator:
+            parts.append("a generator" if config.run.generators == 1 else f"{config.run.generators} generators")
+        if device in placed.trainer:
+            parts.append("a trainer rank")
+        on = f"machine {nodes[device]}, " if machines > 1 else ""
+        alike[f"{on}{{}}: {', '.join(parts) or 'nothing'}"].append(device)
+    return [
+        line.format(f"device {placement.written(some)}" + (" each" if len(some) > 1 else ""))
+        for line, some in alike.items()
+    ]
+
+
+def _busy(found: forecast.Forecast) -> str:
+    """Return how busy devices are, alike ones together."""
+    kinds: defaultdict[str, list[float]] = defaultdict(list)
+    for name, share in found.busy.items():
+        kinds[name if len(found.busy) <= _FEW else "GPUs" if name.startswith("gpu-") else "cores"].append(share)
+    ranges = sorted(kinds.items(), key=lambda one: -max(one[1]))
+    return ", ".join(
+        f"{name} {max(some):.0%}" if max(some) - min(some) < 0.005 else f"{name} {min(some):.0%} to {max(some):.0%}"
+        for name, some in ranges
+    )
+
+
+def _time(measured: Profile, config: RunConfig, specs: Specs, done: int, machines: int = 1) -> list[str]:
+    found = forecast.forecast(measured, config, specs, machines=machines)
+    left_out = "evaluation" if specs.placement.devices == 1 else "evaluation, and adding gradients up over ranks,"
     return [
         f"about {found.step_seconds:.2g} s a step, {_duration((config.run.steps - done) * found.step_seconds)} to the end, "
-        "with episodes of full length, evaluation apart",
+        f"with episodes of full length, {left_out} apart",
         f"{found.env_steps_per_second:.3g} env steps/s; at most {found.schedule_bound:.3g} under this schedule, "
-        f"{found.device_bound:.3g} on these devices; busy: {busy}",
+        f"{found.device_bound:.3g} on these devices; busy: {_busy(found)}",
     ]
 
 

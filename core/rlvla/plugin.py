@@ -55,7 +55,8 @@ class Plugin(Generic[C, T]):
     """``"module:function"``, config to ``Check``s: what ``rlvla doctor`` looks at, run in a worker process."""
     preflight: str | None = None
     """Simulators only: ``"module:function"``, config to a list of what this machine lacks, by files and settings alone; asked
-    in the workers' interpreter before a run loads a model, so it takes a second at most. :mod:`rlvla.preflight`."""
+    in the workers' interpreter before a run loads a model, on each machine that will have workers, so it takes a second at most.
+    :mod:`rlvla.preflight`."""
     measured_by: Callable[[C], dict[str, Any] | None] | None = None
     """Simulators only: which simulator the success of a policy trained on this one is measured on, as ``eval.sim`` names one;
     None: this one."""

@@ -11,7 +11,7 @@ import sys
 
 from rlvla import environments
 from rlvla.configs import Choice, plain, read_one
-from rlvla.errors import SimulatorError
+from rlvla.errors import RlvlaError, SimulatorError
 from rlvla.plugin import load_object
 
 _TIMEOUT_S = 60.0
@@ -57,11 +57,20 @@ def check(choice: Choice, python: str | None = None) -> None:
         raise SimulatorError(f"{choice.name}: " + "\n".join(said))
 
 
+def missing(choice: Choice, python: str | None = None) -> str:
+    """Return what :func:`check` raises, for whoever asks on another machine; nothing where nothing is missing."""
+    try:
+        check(choice, python)
+    except RlvlaError as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     """Print what is missing, as a JSON list."""
     target, config_type, config = sys.argv[1:]
-    missing = load_object(target)(read_one(load_object(config_type), json.loads(config)))
-    sys.stdout.write(f"\n{json.dumps(missing)}\n")
+    found = load_object(target)(read_one(load_object(config_type), json.loads(config)))
+    sys.stdout.write(f"\n{json.dumps(found)}\n")
 
 
 if __name__ == "__main__":

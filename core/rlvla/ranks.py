@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from rlvla.errors import ConfigError
 
@@ -41,15 +42,35 @@ class Rank:
         if self.world == 1 or dist.is_initialized():
             return
         address, port = self.meeting
-        if address == "127.0.0.1":  # all ranks are here: no other interface has to be open
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-        if device.type == "cuda":
-            os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast needs a fabric manager that many hosts lack
-            torch.cuda.set_device(device.index or 0)
+        prepare(address, device)
         store = TCPStore(address, port, is_master=False, timeout=timedelta(minutes=2))
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=self.number, world_size=self.world, timeout=_LONGEST)
+
+
+def prepare(address: str, device: torch.device) -> None:
+    """Set what a process's first group needs.
+
+    Args:
+        address: where the group meets.
+        device: that its tensors are on.
+    """
+    if address == "127.0.0.1":  # all are here: no other interface has to be open
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    if device.type == "cuda":
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast needs a fabric manager that many hosts lack
+        torch.cuda.set_device(device.index or 0)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Make this process the only rank while it lasts: what needs ranks can be tried without others."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 class Meeting:

@@ -1,11 +1,13 @@
 """What is trained, cut among trainer ranks by FSDP2 (``fully_shard``); frozen weights stay whole, and shared with generators.
 
 Source: PyTorch, ``torch.distributed.fsdp.fully_shard``. A parameter is cut along its first dimension; one without dimensions
-cannot be, and stays whole on every rank.
+cannot be, and stays whole on every rank. So do vectors inside of a model's wrap units: norms are read by the kernels of the
+block before, when their own unit is not gathered.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_leaves
 
 from rlvla.model import Model
 
@@ -27,10 +30,14 @@ def shard(model: Model) -> None:
     Each of ``model.wrap_units()`` is gathered for itself while it computes, the rest for the whole pass. Gradients are added up,
     not averaged: a loss has denominators of all ranks.
     """
+    # In-place operations on what a unit returns would be wrong; rlvla.testing.ModelConformance sees them, views alone are no fault.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
-    whole = {one for one in model.parameters() if not one.requires_grad or one.dim() == 0}
-    for module in (*model.wrap_units(), model):
-        if any(one.requires_grad and one.dim() for one in module.parameters()):
+    units = list(model.wrap_units())
+    vectors = {one for unit in units for one in unit.parameters() if one.dim() == 1}
+    whole = {one for one in model.parameters() if not one.requires_grad or one.dim() == 0} | vectors
+    for module in (*units, model):
+        if any(one not in whole for one in module.parameters()):
             fully_shard(module, mesh=mesh, ignored_params=whole)
     for method in ("evaluate", "value"):
         register_fsdp_forward_method(model, method)
@@ -52,6 +59,38 @@ def at_rest(model: nn.Module) -> None:
     """Give back gathered parameters: after a pass without gradients they are still whole."""
     for unit in _units(model):
         unit.reshard()
+
+
+class Gathered:
+    """Counts, from now on, the most trained numbers of a model that are gathered at once.
+
+    Args:
+        model: cut by :func:`shard`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._whole = {id(one) for one in model.parameters() if not isinstance(one, DTensor)}
+        self.most = 0
+        for unit in _units(model):
+            assert isinstance(unit, nn.Module), "FSDP2 adds its class to the module's"
+            unit.register_forward_pre_hook(self.look)
+            unit.register_forward_hook(self._wait, prepend=True)  # before the unit is given back
+
+    def look(self, *_: Any) -> None:
+        """Count what is gathered now."""
+        now = sum(
+            one.numel()
+            for one in self._model.parameters()
+            if id(one) not in self._whole and not isinstance(one, DTensor)
+        )
+        self.most = max(self.most, now)
+
+    def _wait(self, unit: nn.Module, arguments: Any, outcome: Any) -> None:
+        self.look()
+        for tensor in tree_leaves(outcome):
+            if torch.is_tensor(tensor) and tensor.requires_grad:
+                tensor.register_hook(self.look)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from rlvla import ranks
 from rlvla.errors import TransportError
 from rlvla.weights import Weights
 
@@ -101,11 +102,11 @@ class Broadcast:
 
     def __init__(self, meeting: tuple[str, int], number: int, ends: int, device: torch.device) -> None:
         address, port = meeting
+        ranks.prepare(address, device)
         store = PrefixStore("weights", TCPStore(address, port, is_master=False, timeout=timedelta(minutes=2)))
         self._device = device
         self._group: Any
         if device.type == "cuda":
-            torch.cuda.set_device(device.index or 0)
             self._group = dist.ProcessGroupNCCL(store, number, ends, dist.ProcessGroupNCCL.Options())
         else:
             self._group = dist.ProcessGroupGloo(store, number, ends, _LONGEST)

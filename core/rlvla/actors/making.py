@@ -18,6 +18,7 @@ from rlvla.configs import Choice, RunConfig
 from rlvla.devices import usable_cores
 from rlvla.errors import ConfigError
 from rlvla.model import Model
+from rlvla.offload import PARAMETERS, OnDemand
 from rlvla.ranks import Rank
 from rlvla.seeds import derive
 from rlvla.transport import Shelf
@@ -62,7 +63,8 @@ class Learner:
         config: of the run.
         specs: of the run.
         rank: that the trainer is.
-        generators: that will be made beside a trainer whose parameters are cut among ranks: such a model cannot be copied.
+        generators: that will be made beside the trainer in a process of Ray: before it, since parameters that are cut among
+            ranks cannot be copied.
     """
 
     def __init__(self, config: RunConfig, specs: Specs, rank: Rank = _ALONE, generators: int = 0) -> None:
@@ -73,6 +75,7 @@ class Learner:
         self._copies: list[Model] = []
         self._shelf = Shelf()
         self._model: Model | None = None
+        self._weights: OnDemand | None = None
 
     def _made(self) -> Model:
         with _MAKING:  # actors are made in threads of their own
@@ -81,21 +84,36 @@ class Learner:
                 device = device_of(self.config.run.device)
                 self._model = make_model(self.config.model, self.specs, self.config.run.seed, device)
                 self._copies = [acting_copy(self._model) for _ in range(self._generators)]
+                shared = self.config.run.runtime == "local" or self._generators > 0
+                self._weights = OnDemand(self._model, self.config.train.offload in PARAMETERS, shared)
         return self._model
 
     def generator(self) -> GeneratorActor:
         """Return a generator with trainables of its own."""
         fixed_rows = self.specs.num_envs if self.config.run.deterministic else None
-        model = self._made()
-        copied = self._copies.pop() if self._copies else acting_copy(model)
+        model, copied = self._made(), self._copies.pop() if self._copies else None
+        if copied is None:
+            copied = self._copied(model)
         return GeneratorActor(copied, fixed_rows, self.config.train.precision, self._shelf)
+
+    def _copied(self, model: Model) -> Model:
+        """Return a copy to act with; the trainer's weights may be away at any time."""
+        assert self._weights is not None, "made with the model"
+        with self._weights.here():
+            return acting_copy(model)
 
     def trainer(self) -> TrainerActor:
         """Return the trainer, or one rank of it once all have met."""
         config, model = self.config, self._made()
         self.rank.join(next(model.parameters()).device)
         return TrainerActor(
-            model, make_algorithm(config), config.train, seed=config.run.seed, steps=config.run.steps, shelf=self._shelf
+            model,
+            make_algorithm(config),
+            config.train,
+            seed=config.run.seed,
+            steps=config.run.steps,
+            shelf=self._shelf,
+            weights=self._weights,
         )
 
 

@@ -26,6 +26,7 @@ from rlvla.configs import TrainConfig
 from rlvla.imitation import Teacher
 from rlvla.metrics import Sums
 from rlvla.model import Model
+from rlvla.offload import PARAMETERS, OnDemand
 from rlvla.optimizer import Optimizer
 from rlvla.receipts import PublishReceipt, TrainReceipt
 from rlvla.seeds import derive
@@ -54,8 +55,12 @@ class TrainerActor:
         seed: int,
         steps: int,
         shelf: Shelf | None = None,
+        weights: OnDemand | None = None,
     ) -> None:
         self.model = model.train()
+        if weights is None:
+            weights = OnDemand(model, config.offload in PARAMETERS, shared=False)
+        self._weights = weights
         self.algorithm = algorithm
         self.config = config
         self.version = 0
@@ -64,13 +69,15 @@ class TrainerActor:
         self._assembly = Assembly()
         self._device = next(model.parameters()).device
         self._reference: Model | None = None
-        if algorithm.spec.reference and model.reference() is None:
-            self._reference = copy.deepcopy(model).eval().requires_grad_(False)
         self._cut = config.shard == "fsdp" and ranks.world() > 1
         """Parameters are cut among ranks: each pass through the model gathers them, so all ranks do as many."""
-        if self._cut:
-            sharding.shard(model)
-        self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
+        with self._weights.here(write=True):
+            if algorithm.spec.reference and model.reference() is None:
+                self._reference = copy.deepcopy(model).eval().requires_grad_(False)
+                self._weights.also(self._reference)
+            if self._cut:
+                sharding.shard(model)
+            self._optimizer = Optimizer(model, config, algorithm.spec.value_learning_rate_scale)
         self._was_empty = False
         self._ways: dict[str, WeightTransport] = {"reference": Reference(), "store": Store()}
         if shelf is not None:
@@ -107,7 +114,8 @@ class TrainerActor:
             TransportError: somebody on that way is gone.
         """
         began = time.monotonic_ns()
-        copied = snapshot(self.model)
+        with self._weights.here():
+            copied = snapshot(self.model)
         if weights == "ema":
             with self._optimizer.at_work():
                 copied = self._optimizer.averaged(copied)
@@ -130,40 +138,9 @@ class TrainerActor:
         began, cpu = time.monotonic_ns(), time.process_time()
         metrics: dict[str, float] = {}
         lags: tuple[int, ...] = ()
-        spec = self.algorithm.spec
-        if (len(tickets) if of_all is None else of_all) or spec.unit == "demonstration":
-            self.algorithm.progress(step, self.steps)
-            self._optimizer.begin_step(step, self.steps)
-            if spec.unit == "demonstration":
-                data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
-            else:
-                data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
-            if spec.unit == "group" and tickets:
-                check_groups(data)
-            self._fill(data)
-            batch = self.algorithm.prepare(data.trajectories)
-            lag = self.version - data.trajectories.version[data.trajectories.exists]
-            with self._optimizer.at_work():
-                metrics = self._passes(data, batch, step)
-            empty = metrics.get("train/empty_steps", 0.0)
-            if empty and not self._was_empty:  # once for several in a row
-                log.warning(
-                    "training step %d: %.0f optimizer steps had nothing to learn from: every group was filtered, all "
-                    "outcomes were equal, or no action was valid (train.max_empty_steps bounds how long that may go on)",
-                    step,
-                    empty,
-                )
-            self._was_empty = empty > 0
-            lag_sums = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
-            ranks.add_up([lag_sums])
-            oldest = ranks.largest(float(lag.max()) if len(lag) else 0.0)
-            lag_counts = torch.bincount(lag.clamp(min=0), minlength=int(oldest) + 1).double()
-            ranks.add_up([lag_counts])
-            lags = tuple(map(int, lag_counts.tolist()))
-            metrics["train/staleness_max"] = oldest
-            metrics["train/staleness_mean"] = float(lag_sums[0] / lag_sums[1])
-            metrics["train/samples"] = float(lag_sums[1])
-            metrics["train/learning_rate"] = self._optimizer.learning_rate
+        if (len(tickets) if of_all is None else of_all) or self.algorithm.spec.unit == "demonstration":
+            with self._weights.here(write=True):
+                metrics, lags = self._step(tickets, step)
         self.version += 1
         return TrainReceipt(
             version=self.version,
@@ -175,6 +152,43 @@ class TrainerActor:
             memory=memory.peaks(),
         )
 
+    def _step(self, tickets: Sequence[int], step: int) -> tuple[dict[str, float], tuple[int, ...]]:
+        """Do a training step in which some rank has units; returns its metrics, and samples by their versions' lag."""
+        spec = self.algorithm.spec
+        self.algorithm.progress(step, self.steps)
+        self._optimizer.begin_step(step, self.steps)
+        if spec.unit == "demonstration":
+            data = self._taught_by(spec.demonstrations).units(step, spec.units_per_step or 1, self.version)
+        else:
+            data = self._assembly.take(tickets, spec.values, spec.bootstrap_terminated)
+        if spec.unit == "group" and tickets:
+            check_groups(data)
+        self._fill(data)
+        batch = self.algorithm.prepare(data.trajectories)
+        lag = self.version - data.trajectories.version[data.trajectories.exists]
+        with self._optimizer.at_work():
+            metrics = self._passes(data, batch, step)
+        empty = metrics.get("train/empty_steps", 0.0)
+        if empty and not self._was_empty:  # once for several in a row
+            log.warning(
+                "training step %d: %.0f optimizer steps had nothing to learn from: every group was filtered, all "
+                "outcomes were equal, or no action was valid (train.max_empty_steps bounds how long that may go on)",
+                step,
+                empty,
+            )
+        self._was_empty = empty > 0
+        lag_sums = torch.tensor([float(lag.sum()), float(len(lag))], dtype=torch.float64)
+        ranks.add_up([lag_sums])
+        oldest = ranks.largest(float(lag.max()) if len(lag) else 0.0)
+        lag_counts = torch.bincount(lag.clamp(min=0), minlength=int(oldest) + 1).double()
+        ranks.add_up([lag_counts])
+        lags = tuple(map(int, lag_counts.tolist()))
+        metrics["train/staleness_max"] = oldest
+        metrics["train/staleness_mean"] = float(lag_sums[0] / lag_sums[1])
+        metrics["train/samples"] = float(lag_sums[1])
+        metrics["train/learning_rate"] = self._optimizer.learning_rate
+        return metrics, lags
+
     def settled(self) -> int:
         """Return the version, once every earlier call is done."""
         return self.version
@@ -184,13 +198,14 @@ class TrainerActor:
         wanted = self.config.micro_batch or self.algorithm.spec.minibatch_size or len(observation)
         repeated = torch.arange(min(wanted, 64 * len(observation))) % len(observation)
         observation, replay = observation[repeated], action.replay[repeated]
-        for _ in range(2):  # the first pass of anything is slow
-            began = time.perf_counter()
-            with computing():
-                evaluation = self._evaluate(self.model, observation, replay)
-                (evaluation.logp.mean() + evaluation.value.sum()).backward()
-            seconds = time.perf_counter() - began
-        self._optimizer.zero()
+        with self._weights.here():
+            for _ in range(2):  # the first pass of anything is slow
+                began = time.perf_counter()
+                with computing():
+                    evaluation = self._evaluate(self.model, observation, replay)
+                    (evaluation.logp.mean() + evaluation.value.sum()).backward()
+                seconds = time.perf_counter() - began
+            self._optimizer.zero()
         return seconds / len(observation)
 
     # ---- before the first pass ----------------------------------------------------------------------------------
@@ -415,7 +430,7 @@ class TrainerActor:
         Where parameters are cut among ranks, all must be told to.
         """
         cut = sharding.is_sharded(self.model)
-        with sharding.gathered(self.model):
+        with self._weights.here(), sharding.gathered(self.model):
             if not cut or ranks.rank() == 0:
                 self.model.save(folder / "model")
         with self._optimizer.at_work():
@@ -425,7 +440,7 @@ class TrainerActor:
 
     def load(self, folder: Path, numbers: Mapping[str, Any]) -> None:
         """Take back what :meth:`save` wrote, in place."""
-        with sharding.gathered(self.model, write=True):
+        with self._weights.here(write=True), sharding.gathered(self.model, write=True):
             self.model.load(folder / "model")
         with self._optimizer.at_work():
             tensors = state_files.read(folder, self._optimizer.like)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
-from rlvla import versions
+from rlvla import preflight, versions
 from rlvla.checks import Specs, on_gpus
 from rlvla.configs import RunConfig
 
@@ -71,13 +72,21 @@ def runtime_of(config: RunConfig, specs: Specs) -> Runtime:
 
     Raises:
         ConfigError: Ray, or its cluster, cannot take the run.
+        SimulatorError: a machine of the cluster lacks what the simulator needs.
     """
     if config.run.runtime == "ray":
         from rlvla.runtimes import cluster
         from rlvla.runtimes.ray import RayRuntime
 
-        wanted = versions.everywhere(config)
-        return RayRuntime(specs.placement.devices, on_gpus(config), wanted, cluster.played_bytes(specs))
+        plays = specs.algo.unit != "demonstration"
+        return RayRuntime(
+            specs.placement.devices,
+            on_gpus(config),
+            versions.everywhere(config),
+            cluster.played_bytes(specs),
+            partial(preflight.missing, config.sim, config.run.sim_python) if plays else None,
+            specs.placement.simulator,
+        )
     from rlvla.runtimes.local import LocalRuntime
 
     return LocalRuntime()

@@ -6,15 +6,18 @@ import math
 import os
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from rlvla.checks import Specs
-from rlvla.errors import ConfigError
+from rlvla.errors import ConfigError, SimulatorError
 
 SHARED_MEMORY = Path("/dev/shm")
 _GIB = 2.0**30
+_ANSWER_S = 120.0
+"""A machine may take to start a worker and let it say something."""
 
 
 def reach(place: str, seconds: float = 5.0) -> None:
@@ -38,6 +41,26 @@ def reach(place: str, seconds: float = 5.0) -> None:
             f"run.runtime: nobody answers at RAY_ADDRESS={place} ({error}): look at `ray status` there, and at firewalls; or unset "
             "it, and the run starts Ray on this machine"
         ) from error
+
+
+def check_ports(wanted: int = 64) -> None:
+    """Make sure that a Ray can start on this machine as far as ports and open files go: it would find out in 40 s, and not say so.
+
+    Args:
+        wanted: that Ray, its workers and a run's meeting places may take.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    with ExitStack() as held:
+        for number in range(wanted):
+            try:
+                held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            except OSError as error:
+                raise ConfigError(
+                    f"run.runtime: 'ray' wants {wanted} free ports and open files on this machine, got {number}: {error.strerror}: "
+                    "look at `ss -s`, at `sysctl net.ipv4.ip_local_port_range` and at `ulimit -n`"
+                ) from error
 
 
 def misfits(node: str, wanted: Mapping[str, str], found: Mapping[str, str | None]) -> list[str]:
@@ -116,18 +139,55 @@ def check_nodes(ray: Any, wanted: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a line for each package that a machine lacks.
     """
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    look = ray.remote(reader(tuple(name for name in wanted if name != "python")))
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    asked = [
-        look.options(
-            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-        ).remote()
-        for node in nodes
-    ]
+    look = reader(tuple(name for name in wanted if name != "python"))
     problems: list[str] = []
-    for node, found in zip(nodes, ray.get(asked, timeout=120), strict=True):
-        problems += misfits(node["NodeManagerAddress"], wanted, found)
+    for node, found in _asked(ray, look, None).items():
+        problems += misfits(node, wanted, found)
     if problems:
         raise ConfigError(problems)
+
+
+def check_simulator(ray: Any, look: Callable[[], str], nodes: Container[str] | None) -> None:
+    """Ask each machine that will have simulators what keeps their workers from starting there.
+
+    Args:
+        ray: the module, connected.
+        look: says it, on that machine; nothing: they start.
+        nodes: Ray's names of those machines; None: all may have some.
+
+    Raises:
+        SimulatorError: all that is missing, with the machines' names.
+    """
+    missing = [f"node {node}: {words}" for node, words in _asked(ray, look, nodes).items() if words]
+    if missing:
+        raise SimulatorError("\n".join(missing))
+
+
+def _asked(ray: Any, look: Callable[[], Any], nodes: Container[str] | None) -> dict[str, Any]:
+    """Return what a function returns on each machine, by the machine's address.
+
+    Raises:
+        ConfigError: a machine does not answer.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def answer() -> Any:  # by value, whatever it is and wherever it is from
+        return look()
+
+    remote = ray.remote(answer)
+    asked = {
+        remote.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        ).remote(): node["NodeManagerAddress"]
+        for node in ray.nodes()
+        if node["Alive"] and (nodes is None or node["NodeID"] in nodes)
+    }
+    done, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
+    if silent:
+        raise ConfigError(
+            [
+                f"node {asked[one]}: no worker of Ray has answered there in {_ANSWER_S:.0f} s (ray status)"
+                for one in silent
+            ]
+        )
+    return {asked[one]: ray.get(one) for one in done}

@@ -139,7 +139,8 @@ class _Place:
         self.host = self._started()
 
     def _started(self) -> Any:
-        options = {"num_cpus": 0, "max_concurrency": _CALLS, **self._where}
+        # Else Ray keeps what it knows of the last calls: 250 MiB after 20 minutes (benchmarks/results/ray_object_store.md).
+        options = {"num_cpus": 0, "max_concurrency": _CALLS, "enable_task_events": False, **self._where}
         return ray.remote(_Host).options(**options).remote(self._makers)
 
     def died(self, life: int) -> None:
@@ -219,10 +220,18 @@ class RayRuntime:
         gpus: they are GPUs: each is reserved, with the workers that use it.
         packages: package to version that every machine of a cluster must have.
         played: most bytes of pictures that wait in the object store.
+        look: says what keeps simulators' workers from starting on the machine that it is called on; None: nobody asks.
+        rendering: devices that simulators live on.
     """
 
     def __init__(
-        self, devices: int = 1, gpus: bool = False, packages: Mapping[str, str] | None = None, played: int = 0
+        self,
+        devices: int = 1,
+        gpus: bool = False,
+        packages: Mapping[str, str] | None = None,
+        played: int = 0,
+        look: Callable[[], str] | None = None,
+        rendering: Sequence[int] = (),
     ) -> None:
         self._places: list[_Place] = []
         self._devices = devices
@@ -237,6 +246,9 @@ class RayRuntime:
                 cluster.check_nodes(ray, packages)
             if gpus:
                 self._group = _reserved(devices)
+            if look is not None:
+                at = self._bundles()
+                cluster.check_simulator(ray, look, {at[device] for device in rendering} if gpus else None)
         except BaseException:
             self.close()
             raise
@@ -255,9 +267,16 @@ class RayRuntime:
     def nodes(self) -> list[int]:
         if self._group is None:
             return [0] * self._devices
-        at = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        at = self._bundles()
         order: dict[str, int] = {}
         return [order.setdefault(at[device], len(order)) for device in range(self._devices)]
+
+    def _bundles(self) -> dict[int, str]:
+        """Return Ray's name of the machine of each device, as far as devices are reserved."""
+        if self._group is None:
+            return {}
+        found: dict[int, str] = ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        return found
 
     def close(self) -> None:
         for place in self._places:
@@ -274,7 +293,7 @@ def _connect(played: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one for this run alone.
 
     Raises:
-        ConfigError: of another version of Ray or Python, nobody there, or too little shared memory.
+        ConfigError: of another version of Ray or Python, nobody there, or too little of what it takes to start one.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
@@ -292,12 +311,22 @@ def _connect(played: int) -> None:
             log.warning(
                 "Ray listens on every interface and takes anybody: RAY_AUTH_MODE is not 'token'; mind the firewall"
             )
-        ray.init(
-            num_cpus=usable_cores(),
-            object_store_memory=cluster.store_bytes(played),
-            include_dashboard=False,
-            **quiet,
-        )
+        cluster.check_ports()
+        store = cluster.store_bytes(played)
+        try:
+            ray.init(
+                address="local",  # not one that somebody has started on this machine
+                num_cpus=usable_cores(),
+                object_store_memory=store,
+                include_dashboard=False,
+                **quiet,
+            )
+        except Exception as error:  # it raises these themselves
+            ray.shutdown()
+            raise ConfigError(
+                f"run.runtime: Ray does not start on this machine: {error} Look at /tmp/ray/session_latest/logs, at free memory, and at "
+                "processes that an earlier Ray has left (ray stop)"
+            ) from error
 
 
 def _reserved(devices: int) -> Any:

@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 import torch
 from tensordict import TensorDict
 
+from rlvla import ranks, sharding
 from rlvla.batch import Action, ObservationBatch
 from rlvla.errors import CheckpointError
 from rlvla.model import Model
 from rlvla.noise import Noise
+from rlvla.offload import OnDemand
 from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, AlgorithmSpec, Camera, Role, SimulatorSpec, StatePart, TaskSpec
 from rlvla.testing.suite import Conformance, check, skip
@@ -259,6 +261,43 @@ class ModelConformance(Conformance):
             without = [name for name, one in model.trainable().items() if one.grad is None or not one.grad.any()]
             assert not without, f"no gradient reaches {', '.join(without)}: set requires_grad=False, or use them"
 
+    def test_wrap_units_are_whole_while_they_compute(self) -> None:
+        """Where all that is trained is cut (``train.shard: fsdp``) and each unit gathered for itself, nothing else changes: log-probs,
+        values, gradients. A matrix of a unit that somebody else reads is not there then."""
+        whole, cut = self.model(), self.model()
+        observation = self.observation()
+        replay = self.acted(whole, observation, self.noise()).replay
+        units = [one for one in cut.wrap_units() if any(p.requires_grad and p.dim() > 1 for p in one.parameters())]
+        inside = [id(part) for one in units for part in one.modules()]
+        assert len(set(inside)) == len(inside), "a wrap unit lies in another, or is named twice"
+        with ranks.alone():
+            sharding.shard(cut)
+            count = sharding.Gathered(cut)
+            for model in (whole, cut):
+                evaluation = model.evaluate(model.preprocess(observation), replay)
+                value = model.value(model.preprocess(observation))
+                most = count.most  # a backward pass gathers the next unit, too, while one computes
+                (evaluation.logp.sum() + (evaluation.value**2).sum() + value.sum()).backward()
+            found, wanted = gradients(cut), gradients(whole)
+        for name, one in wanted.items():
+            near(found[name], one, self.tolerance * float(one.abs().max()), f"{name} gets another gradient")
+        there = sum(one.numel() for one in whole.trainable().values())
+        if len(units) > 1:
+            assert most < there, f"{most} of {there} trained numbers were gathered at once, in spite of wrap_units()"
+
+    def test_weights_may_wait_in_host_memory(self) -> None:
+        """What went away between two training steps (``train.offload``) comes back to where it was: the same log-probs; copies too."""
+        model, observation = self.model(), self.observation()
+        replay = self.acted(model, observation, self.noise()).replay
+        before = self._logp(model, observation, replay)
+        weights = OnDemand(model, True, shared=False)
+        for _ in range(2):
+            with weights.here():
+                again, copied = self._logp(model, observation, replay), acting_copy(model)
+            near(again, before, 0.0, "log-probs are others after the weights were away")
+        with weights.here():
+            near(self._logp(copied, observation, replay), before, self.tolerance, "a copy made then acts otherwise")
+
     def test_save_and_load(self) -> None:
         """What ``save`` writes, ``load`` reads: the same bits, no pickle."""
         model = self.model()
@@ -321,6 +360,12 @@ class ModelConformance(Conformance):
         assert all(torch.equal(one[name], two[name]) for name in one), "equal generators give other weights"
         if all(torch.equal(one[name], other[name]) for name in one):
             skip("weights do not depend on the generator: they come from a checkpoint")
+
+
+def gradients(model: Model) -> dict[str, torch.Tensor]:
+    """Return what trainable parameters got, whole; where it is nothing, zeros."""
+    named = model.trainable().items()
+    return {name: sharding.whole(torch.zeros_like(one) if one.grad is None else one.grad) for name, one in named}
 
 
 def near(got: torch.Tensor, wanted: torch.Tensor, tolerance: float, message: str) -> None:

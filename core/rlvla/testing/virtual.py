@@ -78,7 +78,9 @@ class World:
     """Rows of each slot."""
     generators: int = 1
     nodes: int = 1
-    """Machines; slots and generators are dealt out to them in blocks, and generators serve the slots of their own."""
+    """Machines; generators serve the slots of their own."""
+    machine: Callable[[Kind, int], int] | None = None
+    """Of a slot or generator; None: they are dealt out in blocks."""
     on: Callable[[Kind, int], Sequence[tuple[str, float]]] = lambda kind, number: ()
     """Devices that an actor uses, all at once, and its share of each; none: one of its own. Slots whose first device is the
     same take turns, for schedulers."""
@@ -106,6 +108,12 @@ class World:
     """Training steps after which the run is told to stop."""
     evaluate_every: int = 0
     """Training steps between pauses of one second."""
+
+    def machine_of(self, kind: Kind, number: int) -> int:
+        """Return the number of the machine that a slot or generator is on."""
+        if self.machine is not None:
+            return self.machine(kind, number)
+        return number * self.nodes // (self.generators if kind == "generator" else len(self.slots))
 
 
 @dataclass(frozen=True)
@@ -471,13 +479,13 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
     for number in range(world.generators):
         actor = FakeGeneratorActor(world.latency, acted, devices.place("generator", number, f"generator-{number}"))
         handles.append(FakeHandle(f"generator-{number}", actor, controller, world.latency.transfer))
-        generators[number * world.nodes // world.generators].append(handles[-1])
+        generators[world.machine_of("generator", number)].append(handles[-1])
     slots, first, shared = [], 0, False
     for number, size in enumerate(world.slots):
         simulator_actor = FakeSimulatorActor(number, size, world, devices.place("simulator", number, f"sim-{number}"))
         handles.append(FakeHandle(f"sim-{number}", simulator_actor, controller))
         device, shared = devices.of_slot(number)
-        node = number * world.nodes // len(world.slots)
+        node = world.machine_of("simulator", number)
         slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)], device, node))
         first += size
     judge: Any = _Judge(world)

@@ -79,14 +79,35 @@ class ActionEncoder(nn.Module):
 
 
 class Attention(nn.Module):
-    """Holds the products around attention, self- or cross-."""
+    """Attention, self- or cross-: calling it is the former, with all products in it.
 
-    def __init__(self, width: int, seen: int) -> None:
+    Args:
+        width: D.
+        seen: features of what is looked at.
+        heads: of attention.
+    """
+
+    def __init__(self, width: int, seen: int, heads: int) -> None:
         super().__init__()
         self.to_q = nn.Linear(width, width)
         self.to_k = nn.Linear(seen, width)
         self.to_v = nn.Linear(seen, width)
         self.to_out = nn.ModuleList([nn.Linear(width, width)])
+        self._heads = heads
+
+    def forward(self, normed_NTD: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return what attention among the tokens themselves adds."""
+        qkv = project(normed_NTD, self.to_q, self.to_k, self.to_v).unflatten(-1, (3, self._heads, -1))
+        q, k, v = (one.transpose(1, 2) for one in qkv.unbind(2))
+        return self._out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+
+    def cross(self, normed_NTD: Tensor, both: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        """Return what attention to keys and values of others adds."""
+        q = project(normed_NTD, self.to_q).unflatten(-1, (self._heads, -1)).transpose(1, 2)
+        return self._out(F.scaled_dot_product_attention(q, *both, attn_mask=mask))
+
+    def _out(self, attended: Tensor) -> Tensor:
+        return project(attended.transpose(1, 2).flatten(2), self.to_out[0])
 
 
 class _Projected(nn.Module):
@@ -120,26 +141,10 @@ class Block(nn.Module):
         super().__init__()
         width = shape.width
         self.norm1: nn.Module = _Modulation(width) if modulated else nn.LayerNorm(width, eps=_EPS)
-        self.attn1 = Attention(width, seen)
+        self.attn1 = Attention(width, seen, shape.num_attention_heads)
         if not modulated:
             self.norm3 = nn.LayerNorm(width, eps=_EPS)
         self.ff = FeedForward(width)
-        self._heads = shape.num_attention_heads
-
-    def self_attention(self, normed_NTD: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return what attention among the tokens themselves adds."""
-        attention = self.attn1
-        qkv = project(normed_NTD, attention.to_q, attention.to_k, attention.to_v).unflatten(-1, (3, self._heads, -1))
-        q, k, v = (one.transpose(1, 2) for one in qkv.unbind(2))
-        return self._out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
-
-    def cross_attention(self, normed_NTD: Tensor, both: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """Return what attention to keys and values of others adds."""
-        q = project(normed_NTD, self.attn1.to_q).unflatten(-1, (self._heads, -1)).transpose(1, 2)
-        return self._out(F.scaled_dot_product_attention(q, *both, attn_mask=mask))
-
-    def _out(self, attended: Tensor) -> Tensor:
-        return project(attended.transpose(1, 2).flatten(2), self.attn1.to_out[0])
 
 
 class _Times(nn.Module):
@@ -252,9 +257,9 @@ class Diffusion(nn.Module):
         normed = run(kernels.modulated)(x_NTD, scales[0], shifts[0], _EPS)
         for number, block in enumerate(blocks):
             if number % 2:
-                delta = block.self_attention(normed)  # type: ignore[operator]
+                delta = block.attn1(normed)  # type: ignore[operator]
             else:
-                delta = block.cross_attention(normed, both[number // 2], mask)  # type: ignore[operator]
+                delta = block.attn1.cross(normed, both[number // 2], mask)  # type: ignore[operator,union-attr]
             if number + 1 == len(blocks):  # from here on, each token is on its own
                 x_NTD, delta = x_NTD[:, -wanted:], delta[:, -wanted:]
             shape = x_NTD.shape
@@ -294,7 +299,7 @@ class ContextAttention(nn.Module):
         x_RC = x_NSC.flatten(0, 1)  # kernels are compiled for any number of rows, but for one row apart
         for number, block in enumerate(blocks):
             norm: nn.LayerNorm = block.norm3  # type: ignore[assignment]
-            delta_RC = block.self_attention(normed.view(shape), mask).flatten(0, 1)  # type: ignore[operator]
+            delta_RC = block.attn1(normed.view(shape), mask).flatten(0, 1)  # type: ignore[operator]
             x_RC, normed = add(x_RC, delta_RC, norm.weight, norm.bias, _EPS)
             delta_RC = block.ff(normed)  # type: ignore[operator]
             if number + 1 < len(blocks):
@@ -364,6 +369,12 @@ class ActionHead(nn.Module):
         """Put weights that are multiplied together beside each other; says whether any moved."""
         moved = self.model.pack()
         return self.vl_self_attention.pack() or moved
+
+    def units(self) -> list[nn.Module]:
+        """Return what computes by itself when it is called, most of all weights: the others are multiplied together."""
+        context, own = list(self.vl_self_attention.transformer_blocks), list(self.model.transformer_blocks)
+        blocks = [one.ff for one in (*context, *own)] + [one.attn1 for one in (*context, *own[1::2])]
+        return [*blocks, *(getattr(self, name) for name in ("value_head", "noise_net") if hasattr(self, name))]  # type: ignore[list-item]
 
     def exact(self) -> list[nn.Parameter]:
         """Return parameters that stay in fp32 while acting: what is small, and close to log-probs and values."""

@@ -291,6 +291,9 @@ class Gr00tModel(CheckpointModel):
     def value_head(self) -> Iterable[nn.Parameter]:
         return self.network.action_head.value_head.parameters() if self.network.layout.values else ()
 
+    def wrap_units(self) -> Iterable[nn.Module]:
+        return self.network.units()
+
     def count_tokens(self, observation: ObservationBatch) -> Tensor:
         return torch.tensor([self.prompts.width([text]) for text in observation.instructions()])
 

@@ -138,6 +138,12 @@ class Network(nn.Module):
         eagle = self.backbone.eagle_model
         return list(eagle.vision_model.vision_model.head.parameters())
 
+    def units(self) -> list[nn.Module]:
+        """Return blocks that compute by themselves when they are called."""
+        eagle = self.backbone.eagle_model
+        layers = (*eagle.vision_model.vision_model.encoder.layers, *eagle.language_model.model.layers)
+        return [*layers, *self.action_head.units()]
+
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other in memory; says whether any moved."""
         eagle = self.backbone.eagle_model

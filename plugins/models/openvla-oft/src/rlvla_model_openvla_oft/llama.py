@@ -30,6 +30,8 @@ class LlamaLayer(DecoderLayer):
         width, heads = shape.hidden_size, shape.num_attention_heads
         attention = Attention(width, heads, heads, width // heads)
         super().__init__(attention, width, shape.intermediate_size, shape.rms_norm_eps)
+        self.recompute = False
+        """Keep nothing between forward and backward pass but what goes in, and what the last product needs."""
         self._heads = heads
 
     def forward(
@@ -43,7 +45,7 @@ class LlamaLayer(DecoderLayer):
         past: tuple[Tensor, Tensor] | None,
         run: Run,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Return the residual stream, SwiGLU's output (``down`` of it is to be added), and keys and values.
+        """Return the residual stream, what is to be added to it, and keys and values.
 
         Args:
             x_RD: tokens of all rows, one row after another.
@@ -55,6 +57,25 @@ class LlamaLayer(DecoderLayer):
             past: keys and values before these tokens.
             run: makes a kernel of an element-wise function.
         """
+        arguments = (x_RD, delta_RD, rows, turn, mask, wanted, past, run)
+        if self.recompute and torch.is_grad_enabled():
+            x_RD, hidden, both = checkpoint(self._inner, *arguments, use_reentrant=False)
+        else:
+            x_RD, hidden, both = self._inner(*arguments)
+        return x_RD, self.down(hidden), both
+
+    def _inner(
+        self,
+        x_RD: Tensor,
+        delta_RD: Tensor | None,
+        rows: int,
+        turn: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        wanted: slice | None,
+        past: tuple[Tensor, Tensor] | None,
+        run: Run,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Return the same with SwiGLU's output, before the last product."""
         attention = self.self_attn
         x_RD, normed = self.enter(x_RD, delta_RD, run)
         rotate = run(kernels.rotate)
@@ -90,8 +111,12 @@ class LlamaStack(DecoderStack):
     def __init__(self, shape: LlamaShape) -> None:
         layers: list[DecoderLayer] = [LlamaLayer(shape) for _ in range(shape.num_hidden_layers)]
         super().__init__(shape.vocab_size, shape.hidden_size, layers)
-        self.recompute = False
         self._shape = shape
+
+    def recompute(self, again: bool) -> None:
+        """Let all layers keep little for the backward pass, and compute the rest again in it; or keep all."""
+        for layer in self.layers:
+            layer.recompute = again  # type: ignore[assignment]
 
     def turn(self, positions_NS: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosine and sine of positions as :func:`rlvla.networks.kernels.rotate` takes them."""
@@ -124,7 +149,7 @@ class LlamaStack(DecoderStack):
         x_RD = x_NSD.flatten(0, 1)
         for number, layer in enumerate(self.layers):
             last = number == len(self.layers) - 1
-            arguments = (
+            x_RD, delta_RD, both = layer(
                 x_RD,
                 delta_RD,
                 rows,
@@ -134,11 +159,6 @@ class LlamaStack(DecoderStack):
                 past[number] if past is not None else None,
                 run,
             )
-            if self.recompute and torch.is_grad_enabled():
-                x_RD, hidden, both = checkpoint(layer, *arguments, use_reentrant=False)
-            else:
-                x_RD, hidden, both = layer(*arguments)
-            delta_RD = layer.down(hidden)  # type: ignore[operator]
             if keep:
                 kept.append(both)
         _, out_RD = run(kernels.add_rms_norm)(x_RD, delta_RD, self.norm.weight, self._shape.rms_norm_eps)

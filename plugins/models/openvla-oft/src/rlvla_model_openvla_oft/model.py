@@ -135,7 +135,7 @@ class OpenVlaOftModel(CheckpointModel):
         self.check_base(self.header)
         network.dtype = dtype
         self.network.fuse = self.config.fuse
-        self.network.language_model.model.recompute = self.config.recompute
+        network.language_model.model.recompute(self.config.recompute)
 
     def _read_heads(self, generator: torch.Generator) -> None:
         """Take, or draw, the weights of what stands beside the vision-language model; always fp32."""
@@ -339,6 +339,9 @@ class OpenVlaOftModel(CheckpointModel):
 
     def value_head(self) -> Iterable[nn.Parameter]:
         return self.network.value_head.parameters() if self.network.layout.values else ()
+
+    def wrap_units(self) -> Iterable[nn.Module]:
+        return self.network.units()
 
     def count_tokens(self, observation: ObservationBatch) -> Tensor:
         layout = self.network.layout

@@ -90,6 +90,13 @@ class Network(nn.Module):
         head = [self.language_model.lm_head] if self.layout.l1 else []
         return [one for module in (*self.vision_backbone.dead(), *head) for one in module.parameters()]
 
+    def units(self) -> list[nn.Module]:
+        """Return blocks that compute by themselves when they are called."""
+        towers = (self.vision_backbone.featurizer, self.vision_backbone.fused_featurizer)
+        blocks = [block for tower in towers for block in tower.blocks]
+        heads = [getattr(self, name) for name in ("value_head", "action_head") if hasattr(self, name)]
+        return [*blocks, self.projector, *self.language_model.model.layers, *heads]
+
     def pack(self) -> bool:
         """Put weights that are multiplied together beside each other in memory; says whether any moved."""
         return self.language_model.model.pack()
