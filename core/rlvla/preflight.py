@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from rlvla import environments
 from rlvla.configs import Choice, plain, read_one
@@ -57,12 +58,13 @@ def check(choice: Choice, python: str | None = None) -> None:
         raise SimulatorError(f"{choice.name}: " + "\n".join(said))
 
 
-def missing(choice: Choice, python: str | None = None) -> str:
+def missing(choices: Sequence[Choice], python: str | None = None) -> str:
     """Return what :func:`check` raises, for whoever asks on another machine; nothing where nothing is missing."""
-    try:
-        check(choice, python)
-    except RlvlaError as error:
-        return str(error)
+    for choice in choices:
+        try:
+            check(choice, python)
+        except RlvlaError as error:
+            return str(error)
     return ""
 
 

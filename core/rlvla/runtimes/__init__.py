@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from rlvla import preflight, versions
-from rlvla.checks import Specs, on_gpus
+from rlvla.checks import Specs, measured_on, on_gpus
 from rlvla.configs import RunConfig
 
 
@@ -78,13 +78,15 @@ def runtime_of(config: RunConfig, specs: Specs) -> Runtime:
         from rlvla.runtimes import cluster
         from rlvla.runtimes.ray import RayRuntime
 
-        plays = specs.algo.unit != "demonstration"
+        wanted = [config.sim] if specs.algo.unit != "demonstration" else []
+        if config.eval.every and (measured := measured_on(config)) not in wanted:
+            wanted.append(measured)
         return RayRuntime(
             specs.placement.devices,
             on_gpus(config),
             versions.everywhere(config),
             cluster.played_bytes(specs),
-            partial(preflight.missing, config.sim, config.run.sim_python) if plays else None,
+            partial(preflight.missing, wanted, config.run.sim_python) if wanted else None,
             specs.placement.simulator,
         )
     from rlvla.runtimes.local import LocalRuntime
