@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from rlvla.devices import usable_cores
+from rlvla.specs import Start
 from rlvla_sim_libero import startup
 from rlvla_sim_libero.tasks import SUITES
 
@@ -32,7 +33,9 @@ startup.import_libero()
 from rlvla.mujoco_warp.start import mjw  # noqa: E402
 from rlvla.mujoco_warp.worlds import Limits  # noqa: E402
 from rlvla_sim_libero.scene import Scene  # noqa: E402
+from rlvla_sim_libero_gpu import LiberoGpuConfig  # noqa: E402
 from rlvla_sim_libero_gpu.batch import SUBSTEPS, Batch, Look  # noqa: E402
+from rlvla_sim_libero_gpu.simulator import LiberoGpuSimulator  # noqa: E402
 from rlvla_sim_libero_gpu.starts import Starts  # noqa: E402
 
 CHUNK = 8
@@ -46,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--suite", default="libero_spatial")
     made.add_argument("--task", type=int, default=0)
     made.add_argument("--worlds", type=int, nargs="+", default=[256, 64, 1024])
+    made.add_argument(
+        "--tasks", type=int, default=0, help="of the suite, for all of which the worlds are shared out too"
+    )
     made.add_argument("--size", type=int, default=256, help="of pictures, in pixels")
     made.add_argument("--texture-size", type=int, default=512)
     made.add_argument("--chunks", type=int, default=10, help="timed chunks of each number of worlds")
@@ -82,6 +88,9 @@ def main() -> None:
     say(start_ms=result["start_ms"])
     for count in args.worlds:
         result[f"{count} worlds"] = measured(args, scene, begun, count)
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    for count in args.worlds if args.tasks else ():
+        result[f"{count} worlds of {args.tasks} tasks"] = of_many_tasks(args, count)
         args.output.write_text(json.dumps(result, indent=1) + "\n")
     if args.cpu_seconds:
         cpu = libero_sim.throughput(args.suite, args.task, usable_cores(), 1, args.cpu_seconds, stock=False)
@@ -168,6 +177,32 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
         free, total = torch.cuda.mem_get_info()
         told["gib_used_on_device"] = round((total - free) / 2**30, 2)
     say(worlds=count, **told)
+    return told
+
+
+def of_many_tasks(args: argparse.Namespace, count: int) -> dict[str, Any]:
+    """Return what the simulator takes for worlds of many tasks: all tasks at once, and one after another."""
+    sizes = {"image_size": args.size, "texture_size": args.texture_size, "layouts": 1, "num_envs": count}
+    limits = {"contacts": args.contacts, "constraints": args.constraints, "device": args.device}
+    config = LiberoGpuConfig(suite=args.suite, tasks=tuple(range(args.tasks)), **sizes, **limits)  # type: ignore[arg-type]
+    simulator = LiberoGpuSimulator(config, count)
+    tasks = np.arange(count) % args.tasks
+    simulator.reset(range(count), range(count), [Start(int(task), 0) for task in tasks])
+    random = np.random.default_rng(0)
+    whole = np.ones(count, bool)
+
+    def chunk(actives: list[Any]) -> None:
+        actions = torch.as_tensor(random.uniform(-1, 1, (count, CHUNK, 7)).astype(np.float32), device=args.device)
+        for active in actives:
+            simulator.step(actions, active)
+
+    chunk([whole])  # whatever is made at the first call
+    told = {}
+    for name, actives in (("at once", [whole]), ("in turn", [tasks == task for task in range(args.tasks)])):
+        seconds = timed(args, lambda number, actives=actives: chunk(actives))  # type: ignore[misc]
+        told[name] = {"chunk_ms": ms(seconds), "env_steps_per_s": round(count * CHUNK / seconds)}
+        say(worlds=count, tasks=args.tasks, **{name: told[name]})
+    simulator.close()
     return told
 
 

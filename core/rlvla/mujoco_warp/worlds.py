@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,14 +181,12 @@ class Worlds:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Hold while worlds are read or written: on their stream, after what the caller has launched, before what it will."""
-        if self._stream is None:
+        with side_by_side([self]), self.lane():
             yield
-            return
-        caller = torch.cuda.current_stream(self.device)
-        self._stream.wait_stream(caller)
-        with torch.cuda.stream(self._stream):
-            yield
-        caller.wait_stream(self._stream)
+
+    def lane(self) -> AbstractContextManager[Any]:
+        """Within :func:`side_by_side`: what is launched goes to the stream of these worlds."""
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     @contextmanager
     def _warp(self) -> Iterator[None]:
@@ -347,6 +345,19 @@ class Worlds:
             return ""
         said = said or [f"room of another kind ran out (overflow bits {sorted(set(self['overflow'].tolist()))})"]
         return f"contacts of a world were left out of the physics: {'; '.join(said)}: raise the limits"
+
+
+@contextmanager
+def side_by_side(batches: Iterable[Worlds]) -> Iterator[None]:
+    """Hold while several batches are read or written, each within its :meth:`Worlds.lane`: at the same time where there is a
+    GPU, after what the caller has launched, before what it will. What they write in common must be rows of their own."""
+    streams = [one._stream for one in batches if one._stream is not None]
+    callers = [torch.cuda.current_stream(stream.device) for stream in streams]
+    for stream, caller in zip(streams, callers, strict=True):
+        stream.wait_stream(caller)
+    yield
+    for stream, caller in zip(streams, callers, strict=True):
+        caller.wait_stream(stream)
 
 
 def _awake(model: mujoco.MjModel) -> mujoco.MjModel:

@@ -22,7 +22,7 @@ from torch import Tensor  # noqa: E402
 from rlvla.arrays import on_host  # noqa: E402
 from rlvla.errors import SimulatorError  # noqa: E402
 from rlvla.mujoco_warp.start import checked_device  # noqa: E402
-from rlvla.mujoco_warp.worlds import Limits  # noqa: E402
+from rlvla.mujoco_warp.worlds import Limits, side_by_side  # noqa: E402
 from rlvla.seeds import derive  # noqa: E402
 from rlvla.simulator import ChunkResult, Observation, Simulator  # noqa: E402
 from rlvla.specs import Start  # noqa: E402
@@ -139,10 +139,11 @@ class LiberoGpuSimulator(Simulator):
         )
         frames: list[list[Tensor]] = [[] for _ in range(self._rows)]
         groups = self._groups.running(np.flatnonzero(active_N).tolist())
-        for group, rows in groups:
-            with group.batch.worlds.turn():
-                self._play(group, rows, chunk, outcome, frames)
-                self._look(group, rows)
+        with side_by_side(group.batch.worlds for group, _ in groups):
+            for group, rows in groups:
+                with group.batch.worlds.lane():
+                    self._play(group, rows, chunk, outcome, frames)
+                    self._look(group, rows)
         over_N = on_host((outcome.terminated | outcome.truncated).any(1))
         self._condition[over_N] = _ENDED
         return ChunkResult(
