@@ -14,16 +14,18 @@ from safetensors.torch import save_file
 
 from rlvla.checkpoint_header import (
     INDEX,
+    CheckpointHeader,
     Finite,
     Positive,
     read_adapter,
     read_as,
+    read_json,
     refuse_others,
     shards_of,
     tensor_names,
 )
 from rlvla.errors import CheckpointError
-from rlvla.weight_files import compare, fingerprint, read_tensors
+from rlvla.weight_files import compare, fingerprint, read_shards, read_tensors
 
 
 @dataclass(frozen=True)
@@ -149,3 +151,33 @@ def test_names_in_a_file_are_read_without_its_tensors(tmp_path):
         file.write_bytes(damaged)
         with pytest.raises(CheckpointError, match="cannot be read"):
             tensor_names(file)
+
+
+def test_a_weight_that_is_there_twice_is_refused(tmp_path):
+    for file, names in (("a.safetensors", ("x", "y")), ("b.safetensors", ("y",))):
+        save_file({name: torch.zeros(2) for name in names}, tmp_path / file)
+    with pytest.raises(
+        CheckpointError, match=r"'y' is there twice, as 'y' of a\.safetensors and as 'y' of b\.safetensors"
+    ):
+        read_shards(tmp_path, [tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+
+
+def test_shards_without_their_index_are_not_no_weights(tmp_path):
+    save_file({"x": torch.zeros(2)}, tmp_path / "model-00001-of-00002.safetensors")
+    with pytest.raises(
+        CheckpointError, match=r"holds model-00001-of-00002\.safetensors, but no model\.safetensors\.index"
+    ):
+        read_shards(tmp_path, shards_of(tmp_path))
+
+
+def test_json_that_is_nested_without_end_is_damage(tmp_path):
+    (tmp_path / "config.json").write_text('{"a":' * 100_000)
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+        read_json(tmp_path / "config.json")
+
+
+def test_weights_are_drawn_or_read(tmp_path):
+    save_file({"x": torch.zeros(2)}, tmp_path / "model.safetensors")
+    assert CheckpointHeader(folder=tmp_path, config={}).shards
+    with pytest.raises(CheckpointError, match=r"says rlvla_random .*, beside model\.safetensors"):
+        CheckpointHeader(folder=tmp_path, config={}, random_seed=0)

@@ -39,7 +39,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """
     try:
         data = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} cannot be read: {error}; download it again") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} holds a {type(data).__name__}, wanted an object; download it again")
@@ -232,7 +232,7 @@ def tensor_names(file: Path) -> list[str]:
         if not isinstance(data, dict):
             raise ValueError(f"its header is a {type(data).__name__}, wanted an object")
         return [name for name in data if name != "__metadata__"]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file} cannot be read: {error}; it is damaged or incomplete: download it again"
         ) from error
@@ -253,6 +253,13 @@ class CheckpointHeader:
     """Its folder, or ``org/name@revision``."""
     base_files: Mapping[str, str] | None = None
     """What tells that checkpoint's weights from others, when training stood on them; None: not known."""
+
+    def __post_init__(self) -> None:
+        if self.random_seed is not None and self.shards:
+            raise CheckpointError(
+                f"{self.folder}/config.json says rlvla_random (weights are drawn, none are read), beside {self.shards[0].name}: "
+                "remove the one that is not meant"
+            )
 
     @cached_property
     def shards(self) -> tuple[Path, ...]:

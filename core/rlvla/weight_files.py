@@ -33,11 +33,22 @@ def read_shards(folder: Path, shards: Sequence[Path]) -> dict[str, Tensor]:
     """
     if lost := missing(shards):
         raise CheckpointError(f"{folder} lacks {', '.join(lost)}, named in {INDEX}: download it again")
+    if not shards and (loose := sorted(folder.glob("model-*.safetensors"))):
+        raise CheckpointError(
+            f"{folder} holds {loose[0].name}, but no {INDEX} that says which shards there are: download it"
+        )
     if not shards:
         raise CheckpointError(f"{folder} holds no weights (model.safetensors, or shards and {INDEX}): download them")
     found: dict[str, Tensor] = {}
+    owners: dict[str, str] = {}
     for file in shards:
-        found |= {public_name(name): tensor for name, tensor in read_tensors(file).items()}
+        for stored, tensor in read_tensors(file).items():
+            name, owner = public_name(stored), f"{stored!r} of {file.name}"
+            if name in owners:
+                raise CheckpointError(
+                    f"{folder}: {name!r} is there twice, as {owners[name]} and as {owner}: remove the one that is not meant"
+                )
+            found[name], owners[name] = tensor, owner
     return found
 
 

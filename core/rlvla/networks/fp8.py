@@ -21,6 +21,13 @@ GREATEST = 448.0
 """Of e4m3."""
 
 
+def problem(option: str, asked: bool) -> list[str]:
+    """Return why an option that asks for such products cannot have them on this machine's GPU."""
+    if not asked or not torch.cuda.is_available() or (found := torch.cuda.get_device_capability()) >= (8, 9):
+        return []
+    return [f"{option}: got 'fp8', which this GPU (compute capability {found}) cannot multiply: 'same'"]
+
+
 @dataclass
 class Quantised:
     """Stacked weights of layers that read one input."""

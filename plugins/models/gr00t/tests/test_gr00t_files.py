@@ -805,3 +805,14 @@ def test_sizes_that_do_not_go_together(copy):
 def test_unknown_adapter_targets_are_named(checkpoint):
     with pytest.raises(ConfigError, match=r"lora_targets: got fc1, wanted some of .*q_proj.* need model\.tune_vision"):
         worlds.make(checkpoint, tune="lora", lora_targets=("q_proj", "fc1"))
+
+
+def test_a_part_of_a_value_head_is_damage(copy):
+    weights = {
+        name: one for name, one in stored(copy).items() if ".value_head." not in name or name.endswith("0.weight")
+    }
+    for file in copy.glob("model*"):
+        file.unlink()
+    save_file(weights, copy / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"holds a part of action_head\.value_head\.\*, and lacks"):
+        worlds.make(copy)

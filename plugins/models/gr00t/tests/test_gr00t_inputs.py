@@ -191,6 +191,8 @@ def test_states_are_scaled_and_padded_and_what_never_moved_is_zero():
     assert got.tolist() == [[2.0, 0.0, -3.0, 0.0, 0.0, 0.0]]
     clipped = StateCodec(Scaling(scaling.offset, scaling.scale, clipped=True), 3, zeros=False)
     assert clipped(torch.tensor([[1.0, 7.0, -3.0]])).tolist() == [[1.0, 0.0, -1.0]]
+    raw = StateCodec(Scaling(scaling.offset, scaling.scale, True, constants_as_they_are=True), 3, zeros=False)
+    assert raw(torch.tensor([[1.0, 0.7, -3.0]])).tolist() == [[1.0, pytest.approx(0.7), -1.0]]
     assert StateCodec(scaling, 4, zeros=True)(torch.ones(2, 7)).tolist() == [[0.0] * 4] * 2
 
 
@@ -240,3 +242,15 @@ def test_published_tables_disagree_in_one_tag_which_asks_for_a_choice():
     with pytest.raises(ConfigError, match="got 32, wanted a row below 32"):
         row_of("own_arm", None, 32, shape)
     assert EMBODIMENTS["nvidia"]["oxe_droid"] == 17
+
+
+def test_what_a_tokenizers_file_says_of_cutting_is_not_for_prompts(checkpoint, tmp_path):
+    from tokenizers import Tokenizer
+
+    folder = next(file for file in checkpoint.rglob("vocab.json")).parent
+    tokenizer = read_tokenizer(folder)
+    tokenizer.enable_truncation(3)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text = "put the bowl on the plate"
+    assert len(Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(text).ids) == 3
+    assert read_tokenizer(tmp_path).encode(text).ids == read_tokenizer(folder).encode(text).ids

@@ -422,3 +422,29 @@ def test_weights_that_are_drawn_are_the_same_again(tmp_path):
     assert torch.equal(worlds.act(one, seen).logp, worlds.act(other, seen).logp)
     one.save(tmp_path / "adapter")
     other.load(tmp_path / "adapter")
+
+
+def test_what_a_tokenizers_file_says_of_cutting_and_padding_is_not_for_prompts(checkpoint, copy):
+    whole = worlds.make(checkpoint)
+    bounds = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
+    padding = {"strategy": {"Fixed": 48}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    change(copy / "tokenizer.json", truncation=bounds, padding={**padding, "pad_type_id": 0, "pad_token": "<PAD>"})
+    for text in worlds.TEXTS:
+        assert worlds.make(copy).prompts.ids(text) == whole.prompts.ids(text)
+
+
+def test_states_that_the_mask_leaves_out_are_as_they_are(headed, tmp_path):
+    place = Path(shutil.copytree(headed, tmp_path / "masked"))
+    statistics = json.loads((place / "dataset_statistics.json").read_text())
+    part = next(iter(statistics.values()))["proprio"]
+    change(
+        place / "dataset_statistics.json",
+        **{key: {**one, "proprio": {**part, "mask": [True, False, True, False]}} for key, one in statistics.items()},
+    )
+    options = {**worlds.HEADED, "tune": "heads"}
+    scaled, masked = (worlds.make(path, **options) for path in (headed, place))
+    seen = worlds.observation(2)
+    before, after = (one.preprocess(seen)["state"] for one in (scaled, masked))
+    assert torch.equal(after[:, ::2], before[:, ::2])
+    assert torch.equal(after[:, 1::2], seen.state[:, 1::2].clamp(-1, 1))
+    assert not torch.equal(after[:, 1::2], before[:, 1::2])

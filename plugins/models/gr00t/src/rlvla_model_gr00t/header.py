@@ -273,9 +273,11 @@ class Scaling:
 
     offset: tuple[float, ...]
     scale: tuple[float, ...]
-    """0 where the data never changed: the network sees 0, and gives the offset."""
+    """0 where the data never changed: the network gives the offset."""
     clipped: bool = False
     """Normalised states beyond [-1, 1] are cut off."""
+    constants_as_they_are: bool = False
+    """The network sees a state that never changed as it is; else as 0."""
 
 
 @dataclass(frozen=True)
@@ -424,10 +426,11 @@ class Header(CheckpointHeader):
             ends[0].extend(first)
             ends[1].extend(second)
         if kind == "mean_std":
-            return Scaling(tuple(ends[0]), tuple(ends[1]))
+            return Scaling(tuple(ends[0]), tuple(ends[1]), constants_as_they_are=True)
         pairs = list(zip(*ends, strict=False))
         offset, scale = [(low + high) / 2 for low, high in pairs], [(high - low) / 2 for low, high in pairs]
-        return Scaling(tuple(offset), tuple(scale), clipped=kind == "q99")
+        q99 = kind == "q99"  # as Isaac-GR00T's gr00t/data/transform/state_action.py
+        return Scaling(tuple(offset), tuple(scale), clipped=q99, constants_as_they_are=q99)
 
     @cached_property
     def adapter(self) -> AdapterHeader | None:

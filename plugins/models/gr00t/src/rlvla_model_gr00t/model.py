@@ -21,7 +21,7 @@ from rlvla.batch import Action, Evaluation, ObservationBatch
 from rlvla.checkpoint_model import CheckpointModel
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located
-from rlvla.networks import adapters
+from rlvla.networks import adapters, fp8
 from rlvla.networks.gaussian import HALF_LOG_2_PI_E
 from rlvla.networks.graphs import Graphs
 from rlvla.networks.initial import fresh_, randomise_
@@ -142,6 +142,11 @@ class Gr00tModel(CheckpointModel):
             weight_files.compare(self.header.folder, wanted, there)
             module.load_state_dict({name.removeprefix(prefix): one.float() for name, one in there.items()})
             return
+        if there and there.keys() < wanted.keys():
+            lost = ", ".join(sorted(wanted.keys() - there.keys()))
+            raise CheckpointError(
+                f"{self.header.folder} holds a part of {prefix}*, and lacks {lost}: take it whole, or remove it"
+            )
         if there:
             log.warning("%s has no %s of this width: it starts fresh", self.header.folder, prefix.split(".")[1])
         fresh_(module, generator)
@@ -387,7 +392,7 @@ def _check_simulator(
     header: Header, embodiment: Embodiment, config: Gr00tConfig, simulator: SimulatorSpec, texts: Sequence[str]
 ) -> None:
     """Make sure that the checkpoint fits the simulator, before anything of it is read."""
-    problems = []
+    problems = fp8.problem("model.language", config.language == "fp8")
     if config.padding == "masked" and config.pad_to is None and not all(texts):
         problems.append(
             "model.pad_to: None, but the simulator does not tell its instructions beforehand, so sequences would be as long as "

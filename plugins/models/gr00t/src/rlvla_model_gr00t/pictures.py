@@ -1,7 +1,7 @@
 """Pictures as the tower wants them: the middle 0.95 of each side, scaled bilinearly, cut down to uint8, on the device.
 
 Cropping and scaling are linear in rows and columns apart, so they are two small matrix products for a whole batch. The
-public code multiplies by 255 and drops the fraction, where OpenVLA-OFT's rounds.
+public code multiplies by 255 and drops the fraction, where OpenVLA-OFT's rounds after scaling.
 
 Letters: N rows, M cameras, H height, W width, O size of the result.
 """

@@ -38,6 +38,13 @@ _WORDS = (
 """How Qwen cuts text before its byte pairs."""
 
 
+def _unbounded(tokenizer: Tokenizer) -> Tokenizer:
+    """Undo what a file says of truncation and padding, which holds for whoever saved it."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
 def read_tokenizer(folder: Path) -> Tokenizer:
     """Return Qwen's tokenizer from ``tokenizer.json``, or from its vocabulary, merges and added tokens.
 
@@ -47,7 +54,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     whole = folder / "tokenizer.json"
     try:
         if whole.is_file():
-            return Tokenizer.from_file(str(whole))
+            return _unbounded(Tokenizer.from_file(str(whole)))
         pairs = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as error:  # the library raises bare exceptions
         raise CheckpointError(f"{folder} holds no readable tokenizer: {error}") from error

@@ -34,7 +34,7 @@ class StateCodec(nn.Module):
 
     def __init__(self, scaling: Scaling, width: int, zeros: bool) -> None:
         super().__init__()
-        self._width, self._clipped, self._zeros = width, scaling.clipped, zeros
+        self._width, self._scaling, self._zeros = width, scaling, zeros
         self.register_buffer("offset", torch.tensor(scaling.offset), persistent=False)
         self.register_buffer("scale", torch.tensor(scaling.scale), persistent=False)
 
@@ -42,10 +42,10 @@ class StateCodec(nn.Module):
         """Return fp32 ``[N, width]``."""
         if self._zeros:
             return self.offset.new_zeros(len(state_NS), self._width)
-        moves = self.scale != 0
-        scaled = (state_NS.to(self.scale.device) - self.offset) / torch.where(moves, self.scale, 1.0)
-        scaled = torch.where(moves, scaled, 0.0)
-        if self._clipped:
+        state_NS, moves = state_NS.to(self.scale.device), self.scale != 0
+        scaled = (state_NS - self.offset) / torch.where(moves, self.scale, 1.0)
+        scaled = torch.where(moves, scaled, state_NS if self._scaling.constants_as_they_are else 0.0)
+        if self._scaling.clipped:
             scaled = scaled.clamp(-1, 1)
         return F.pad(scaled, (0, self._width - scaled.shape[-1]))
 

@@ -18,6 +18,7 @@ from rlvla.checkpoint_header import (
     Pixels,
     Positive,
     Size,
+    adapter_of,
     base_header,
     read_adapter,
     read_as,
@@ -159,6 +160,8 @@ class Statistics:
     """``[S]``."""
     state_high: tuple[float, ...] = ()
     """``[S]``."""
+    state_scaled: tuple[bool, ...] = ()
+    """``[S]``, false where the state is as it is, but for being cut off at -1 and 1."""
 
     def ranges(self) -> str:
         """Return the ranges of actions in words."""
@@ -237,8 +240,8 @@ class Header(CheckpointHeader):
                 f"model.unnorm_key: got {key!r}, wanted one of {', '.join(sorted(there))} ({self.folder})"
             )
         low, high, scaled = self._range(chosen, "action", kind)
-        state_low, state_high, _ = self._range(chosen, "proprio", kind) if state else ((), (), ())
-        return Statistics(chosen, low, high, scaled, state_low, state_high)
+        of_state = self._range(chosen, "proprio", kind) if state else ((), (), ())
+        return Statistics(chosen, low, high, scaled, *of_state)
 
     def _range(
         self, chosen: str, part: Literal["action", "proprio"], kind: Literal["q99", "bounds"]
@@ -319,11 +322,12 @@ def _named(adapter: AdapterHeader) -> str:
 
 def _bare_adapter(folder: Path, headers_only: bool) -> Header:
     """Return the header of a folder that peft alone wrote: all but the adapter is its base's."""
-    if not (folder / "adapter_config.json").is_file():
+    place = adapter_of(folder)
+    if place is None:
         raise CheckpointError(f"{folder} holds no config.json; wanted a folder with an OpenVLA checkpoint (model.path)")
     if (folder / HEADS).is_file():  # of a run, which notes there what the adapter stands on
         raise CheckpointError(f"{folder} lacks config.json, which was written with {HEADS}: put it back")
-    named = _named(read_adapter(folder))
+    named = _named(read_adapter(place))
     base = base_header(folder, named, _own_base, headers_only=headers_only)
     return replace(base, folder=folder, config={}, random_seed=None, base=base, base_name=named)
 

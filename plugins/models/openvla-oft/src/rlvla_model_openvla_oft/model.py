@@ -21,7 +21,7 @@ from rlvla.batch import Action, Evaluation, ObservationBatch
 from rlvla.checkpoint_model import CheckpointModel
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located
-from rlvla.networks import adapters
+from rlvla.networks import adapters, fp8
 from rlvla.networks.gaussian import HALF_LOG_2_PI_E, normal_logp
 from rlvla.networks.graphs import Graphs
 from rlvla.networks.initial import fresh_, randomise_
@@ -53,6 +53,7 @@ class OpenVlaOftModel(CheckpointModel):
 
     state_low: Tensor
     state_high: Tensor
+    state_scaled: Tensor
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class OpenVlaOftModel(CheckpointModel):
         self.codec = ActionCodec(config, self.statistics, simulator.action)
         self.register_buffer("state_low", torch.tensor(self.statistics.state_low), persistent=False)
         self.register_buffer("state_high", torch.tensor(self.statistics.state_high), persistent=False)
+        self.register_buffer("state_scaled", torch.tensor(self.statistics.state_scaled), persistent=False)
         values = 0
         if algorithm is not None and algorithm.values:
             values = {"chunk": 1, "action": config.horizon}[algorithm.credit_level]
@@ -205,8 +207,9 @@ class OpenVlaOftModel(CheckpointModel):
         if there_NP is not None:
             inputs["there"] = there_NP.to(device)
         if self.network.layout.state_dim:
-            wide = self.state_high - self.state_low + 1e-8
-            inputs["state"] = (2 * (observation.state.to(device) - self.state_low) / wide - 1).clamp(-1, 1)
+            state, wide = observation.state.to(device), self.state_high - self.state_low + 1e-8
+            scaled = torch.where(self.state_scaled, 2 * (state - self.state_low) / wide - 1, state)
+            inputs["state"] = scaled.clamp(-1, 1)
         return TensorDict(inputs, batch_size=[len(ids_NP)])
 
     def act(self, inputs: TensorDict, noise: Noise, greedy: bool = False) -> Action:
@@ -463,12 +466,7 @@ def _check_simulator(
     header: Header, statistics: Statistics, config: OpenVlaOftConfig, simulator: SimulatorSpec
 ) -> None:
     """Make sure that the checkpoint fits the simulator, before anything of it is read."""
-    problems = []
-    on_gpu = torch.cuda.is_available()
-    if config.rollout == "fp8" and on_gpu and (found := torch.cuda.get_device_capability()) < (8, 9):
-        problems.append(
-            f"model.rollout: got 'fp8', which this GPU (compute capability {found}) cannot multiply: 'same'"
-        )
+    problems = fp8.problem("model.rollout", config.rollout == "fp8")
     if missing := [role for role in config.cameras if role not in {one.role for one in simulator.cameras}]:
         problems.append(f"model.cameras: the simulator offers no {', '.join(missing)}: name cameras that it has")
     if len(statistics.low) != simulator.action_dim:

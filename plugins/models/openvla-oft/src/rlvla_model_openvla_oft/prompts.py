@@ -39,6 +39,8 @@ class Prompts:
             self._tokenizer = Tokenizer.from_file(str(self.file))
         except Exception as error:  # the library knows no narrower one
             raise CheckpointError(f"{self.file} cannot be read as a tokenizer: {error}; download it again") from error
+        self._tokenizer.no_truncation()  # what a file says of these holds for whoever saved it
+        self._tokenizer.no_padding()
         self._pad, self._width = header.pad_id, width
         self._known: dict[str, list[int]] = {}
         self._check(header)
