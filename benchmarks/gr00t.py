@@ -146,7 +146,7 @@ class Plain:
         return torch.baddbmm(bias[:, None].to(x.dtype), x, weight.to(x.dtype))
 
     def _attend(self, block: Any, normed: Tensor, context: Tensor) -> Tensor:
-        attention, heads = block.attn1, block._heads
+        attention, heads = block.attn1, block.attn1._heads
         q, k, v = (
             layer(one).unflatten(-1, (heads, -1)).transpose(1, 2)
             for layer, one in ((attention.to_q, normed), (attention.to_k, context), (attention.to_v, context))

@@ -345,8 +345,11 @@ class Graph:
         times.worked(self._trainer.name, "publish", made.began_ns, made.seconds, version=version)
         self._offered = told, version, weights
         await self._timed("publish", asyncio.gather(*map(self.offer, self._generators)))
+        if (
+            version < self._tickets.version
+        ):  # a later one was faster, while a generator in the place of a dead one started
+            return
         # A batch that is launched after the offers' receipts swaps first, so these weights act from now on.
-        assert version >= self._tickets.version, "acting version went backwards"
         self._tickets.version = version
         self._news.tell()
         self._hooks.call("on_weights_published", policy_version=version, seconds=loop.time() - began)
@@ -371,17 +374,23 @@ class Graph:
         """Bring the newest weights to a generator."""
         assert self._offered is not None, "nothing was published"
         offered = self._offered
-        told, version, weights = offered
+
+        def newest() -> Awaitable[Any]:  # also for one that took the place of another, whatever was offered to that
+            nonlocal offered
+            assert self._offered is not None, "nothing was published"
+            offered = self._offered
+            return generator.call("offer", *offered[:2])
+
         try:
-            (receipt,) = await self._surviving(generator, lambda: generator.call("offer", told, version))
+            (receipt,) = await self._surviving(generator, newest)
         except TransportError as error:  # one that took the place of another belongs to no group
             async with self._resending:
                 if self._offered is offered:
                     self._leave_transport(error)
-                    made, told = await self._sent(weights)
-                    self._offered = told, made.version, weights
+                    made, told = await self._sent(offered[2])
+                    self._offered = told, made.version, offered[2]
             return await self.offer(generator)
-        self.meter.times.worked(generator.name, "offer", receipt.began_ns, receipt.seconds, version=version)
+        self.meter.times.worked(generator.name, "offer", receipt.began_ns, receipt.seconds, version=offered[1])
 
     async def _surviving(self, generator: Handle, calling: Callable[[], Awaitable[R]], anew: bool = False) -> R:
         """Call a generator, and the one that its runtime makes in its place where it dies; ``anew``: that needs weights."""
