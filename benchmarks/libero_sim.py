@@ -191,6 +191,9 @@ def memory(suite: str, tasks: tuple[int, ...], envs: int, alone: int) -> dict[st
     }
     for name, sizes in layouts.items():
         workers = Workers(LiberoConfig(suite=suite, tasks=tasks), sizes)  # type: ignore[arg-type]
+        for number, sim in enumerate(workers.sims):  # rows of a process run different tasks, as far as there are any
+            starts = [Start((row + number) % len(tasks), row % 50) for row in range(sim.rows)]
+            sim.reset(list(range(sim.rows)), list(range(sim.rows)), starts)
         workers.play(5.0)
         usage = workers.usage()
         found[name] = {

@@ -83,11 +83,11 @@ def _config(name: str, settings: Sequence[str]) -> Any:
 
 def line(check: Check) -> str:
     """Return what is printed for a check."""
-    state = "ok  " if check.ok else "warn" if check.warning else "FAIL"
+    state = "warn" if check.warning else "ok  " if check.ok else "FAIL"
     text = f"{state}  {check.name}: {check.found}"
     if check.picture:
         text += f"\n      picture: {check.picture}"
-    if check.fix and not check.ok:
+    if check.fix and (check.warning or not check.ok):
         text += f"\n      fix: {check.fix}"
     return text
 

@@ -44,6 +44,8 @@ def main(words: Sequence[str]) -> int:
     overrides = options.read_overrides(words, SECTIONS)
     if file not in (None, "-") and not (folder := Path(file).expanduser().parent).is_dir():
         raise ConfigError(f"--json: no folder {folder}; make it, or give another file")
+    if file not in (None, "-") and Path(file).expanduser().is_dir():
+        raise ConfigError(f"--json: {file} is a folder, wanted a file")
 
     from rlvla import run
 

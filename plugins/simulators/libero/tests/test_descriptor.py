@@ -237,6 +237,12 @@ def test_long_instructions_have_room(tmp_path: Path) -> None:
         ),
         ("(:goal (And", "(:goal (Or", "wants predicates of names, such as '(On bowl_1 plate_1)', joined by And alone"),
         ("(And (On bowl_1 plate_1)", "(And bowl_1", "wants predicates of names"),
+        ("((0.0 pi/2))", "((9**9**9 0))", "wanted numbers and pi"),
+        ("-0.1 0.1 0.1 0.2", "nan 0.1 0.1 0.2", "wanted ((x0 y0 x1 y1) ...) in metres"),
+        ("Put the “Bowl” away", "Put (on) it", "parentheses in '(:language ...)'"),
+        ("(On plate_1 bowl_1)", "", "object 'plate_1' stands nowhere at the start: add '(On plate_1 REGION)'"),
+        ("plate_1 - plate", "bowl_1 - plate", "'bowl_1' in (:objects ...) is there twice"),
+        ("(define", "\ufeff(define", "begins with a byte order mark"),
     ],
 )
 def test_malformed_task_files_say_what_is_wrong(tmp_path: Path, old: str, new: str, words: str) -> None:

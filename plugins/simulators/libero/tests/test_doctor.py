@@ -148,7 +148,8 @@ def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch
 def test_memory_counts_processes_tasks_and_their_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "usable_cores", lambda: 2)
     monkeypatch.setattr(startup, "draws_on_gpu", lambda: False)
-    monkeypatch.setattr(startup, "available_gib", lambda: 10.0)
+    for module in (startup, doctor):
+        monkeypatch.setattr(module, "available_gib", lambda: 10.0)
     alike = doctor._memory(LiberoConfig(num_envs=64))  # ten tasks of one look, in each of two processes
     assert alike.found == "64 environments in 2 processes need up to 6.7 GiB; available: 10.0 GiB"
     different = doctor._memory(LiberoConfig(num_envs=64, suite="libero_object"))
@@ -158,7 +159,9 @@ def test_memory_counts_processes_tasks_and_their_looks(monkeypatch: pytest.Monke
     assert "need up to 3.4 GiB" in doctor._memory(few).found
     monkeypatch.setattr(startup, "draws_on_gpu", lambda: True)
     assert "need up to 1.8 GiB" in doctor._memory(few).found
-    monkeypatch.setattr(startup, "available_gib", lambda: None)
+    assert "need about 73.1 GiB" in doctor._memory(LiberoConfig(num_envs=62, stock_path=True)).found
+    for module in (startup, doctor):
+        monkeypatch.setattr(module, "available_gib", lambda: None)
     assert "unknown" in doctor._memory(few).found
 
 

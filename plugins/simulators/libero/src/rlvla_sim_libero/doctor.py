@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlvla.errors import ConfigError, SimulatorError
+from rlvla.memory import available_gib
 from rlvla.specs import Check
 from rlvla_sim_libero import LiberoConfig, describe, published, startup
 from rlvla_sim_libero.preflight import processes_of
@@ -92,7 +93,7 @@ def _device() -> Check:
     name = "render device"
     if device is None:
         return Check(name, True, "MUJOCO_EGL_DEVICE_ID is not set: the first EGL device that works")
-    if not device.isdigit():
+    if not device.isdecimal():
         return Check(
             name,
             False,
@@ -171,10 +172,10 @@ def _renderer(renderer: str) -> Check:
 
 
 def _memory(config: LiberoConfig) -> Check:
-    envs, processes, tasks = config.num_envs, processes_of(config), published(config)
-    if problem := startup.memory_problem(envs, processes, tasks, config.kept_tasks):
-        return Check("memory", False, problem, "lower num_envs, kept_tasks or the number of tasks")
-    needed, available = startup.needed_gib(envs, processes, tasks, config.kept_tasks), startup.available_gib()
+    envs, processes = config.num_envs, processes_of(config)
+    if problem := startup.memory_problem(config, envs, processes):
+        return Check("memory", False, problem, "see there")
+    needed, available = startup.needed_gib(config, envs, processes), available_gib()
     there = "unknown" if available is None else f"{available:.1f} GiB"
     found = f"{envs} environments in {processes} processes need up to {needed:.1f} GiB; available: {there}"
     return Check("memory", True, found)

@@ -6,13 +6,13 @@ import os
 
 from rlvla.devices import usable_cores
 from rlvla.errors import SimulatorError
-from rlvla_sim_libero import LiberoConfig, describe, published, startup
+from rlvla_sim_libero import LiberoConfig, describe, startup
 
 
 def missing(config: LiberoConfig) -> list[str]:
     """Return a sentence for each thing that keeps workers from starting."""
     problems = startup.package_problems() or startup.missing_files()
-    if problem := startup.memory_problem(config.num_envs, processes_of(config), published(config), config.kept_tasks):
+    if problem := startup.memory_problem(config, config.num_envs, processes_of(config)):
         problems.append(problem)
     return problems or _of_what_draws() or _of_the_file(config)
 

@@ -168,7 +168,7 @@ def _check_device() -> None:
     from mujoco.egl import egl_ext
 
     count = len(egl_ext.eglQueryDevicesEXT())
-    if not device.isdigit() or int(device) >= count:
+    if not device.isdecimal() or int(device) >= count:
         there = f"0 to {count - 1}" if count > 1 else "0 alone" if count else "none"
         raise SimulatorError(
             f"EGL rendering failed: MUJOCO_EGL_DEVICE_ID={device}: EGL devices here have the numbers {there} (they are not "
@@ -187,7 +187,7 @@ def _prefer_visible_gpu() -> None:
     EGL counts every GPU of the machine, whatever ``CUDA_VISIBLE_DEVICES`` says, so all workers would draw on the first.
     """
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    if "MUJOCO_EGL_DEVICE_ID" in os.environ or not first.isdigit():
+    if "MUJOCO_EGL_DEVICE_ID" in os.environ or not first.isdecimal():
         return
     from mujoco.egl import egl_ext
 

@@ -145,6 +145,13 @@ class Scene:
                 target = problem["regions"].get(name, {}).get("target", "")
                 sites = [site for site in self.env.sim.model.site_names if site.startswith(f"{target}_")]
                 raise SimulatorError(f"{self._bddl_file}: {not_there(f'region of {target}', name, sites)}")
+        try:
+            self.env._check_success()
+        except Exception as error:
+            raise SimulatorError(
+                f"{self._bddl_file}: LIBERO cannot judge the goal {problem['goal_state']}: {type(error).__name__}: {error}; Open, "
+                "Close, Turnon and Turnoff are of things with a drawer, door or knob"
+            ) from error
 
     def lend(self) -> Episode:
         """Return an environment of this task that nobody has, to be entered and then reset."""

@@ -44,7 +44,7 @@ class LiberoSimulator(Simulator):
         self._config = config
         self._success_reward = config.success_reward
         self._files = TaskFiles(config, self.spec.tasks)
-        if problem := startup.memory_problem(rows, 1, published(config), config.kept_tasks):
+        if problem := startup.memory_problem(config, rows, 1):
             raise SimulatorError(problem)
         self._files.check()
         self._renderer_name = check_rendering()

@@ -21,6 +21,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from rlvla.errors import SimulatorError
+from rlvla.memory import available_gib
+from rlvla_sim_libero import LiberoConfig, published
 from rlvla_sim_libero.tasks import SUITES, Task
 
 log = logging.getLogger(__name__)
@@ -214,6 +216,8 @@ SOFTWARE = Memory(process=1.7, look=0.75, alike=0.15)
 GPU = Memory(process=0.9, look=0.45, alike=0.15)
 """Where a GPU draws and holds the textures (measured: ``benchmarks/results/libero_sim_16_cores.json``; there a further task took
 0.41 GiB when each had its own textures)."""
+STOCK_GIB = 1.15
+"""Each further environment of the stock path, which shares nothing (measured, PSS of one to three: 2210, 3295, 4458 MiB)."""
 ENVIRONMENT_GIB = 0.01
 """Each further environment of a task that stands (measured: 8.5 MiB, two 256x256 pictures)."""
 
@@ -224,40 +228,34 @@ def draws_on_gpu() -> bool:
     return nvidia and os.environ.get("MUJOCO_GL", "egl") == "egl"
 
 
-def available_gib() -> float | None:
-    """Return the memory that the system could still give, if it says."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) / 2**20
-    except (OSError, KeyError, ValueError):
-        return None
-
-
-def needed_gib(envs: int, processes: int, tasks: Sequence[Task], kept: int) -> float:
+def needed_gib(config: LiberoConfig, envs: int, processes: int) -> float:
     """Return the memory of all environments and of as many tasks as their processes may come to hold.
 
     Args:
+        config: of the simulator.
         envs: environments in all processes together.
         processes: how many there are.
-        tasks: those offered; none: one of the user's own.
-        kept: tasks that a process keeps although none of its environments runs them.
     """
-    built = min(max(1, len(tasks)), -(-envs // processes) + kept)
-    looks = min(max(1, len({task.look for task in tasks})), built)
     memory = GPU if draws_on_gpu() else SOFTWARE
+    if config.stock_path:
+        return processes * memory.process + envs * STOCK_GIB
+    tasks = published(config)
+    built = min(max(1, len(tasks)), -(-envs // processes) + config.kept_tasks)
+    looks = min(max(1, len({task.look for task in tasks})), built)
     process = memory.process + (looks - 1) * memory.look + (built - looks) * memory.alike
     return processes * process + envs * ENVIRONMENT_GIB
 
 
-def memory_problem(envs: int, processes: int, tasks: Sequence[Task], kept: int) -> str:
-    """Say that the machine's memory cannot hold these environments; empty: it can."""
-    needed, available = needed_gib(envs, processes, tasks, kept), available_gib()
+def memory_problem(config: LiberoConfig, envs: int, processes: int) -> str:
+    """Say that the machine's memory, or the container's, cannot hold these environments; empty: it can."""
+    needed, available = needed_gib(config, envs, processes), available_gib()
     if available is None or needed <= available:
         return ""
+    tasks = max(1, len(published(config)))
     return (
-        f"{envs} environments in {processes} process{'es' if processes > 1 else ''} of {max(1, len(tasks))} task"
-        f"{'s' if len(tasks) > 1 else ''} need about {needed:.1f} GiB, available: {available:.1f} GiB; lower sim.num_envs, "
-        "sim.kept_tasks or the number of tasks"
+        f"{envs} environments in {processes} process{'es' if processes > 1 else ''} of {tasks} task"
+        f"{'s' if tasks > 1 else ''} need about {needed:.1f} GiB, available: {available:.1f} GiB; lower sim.num_envs, "
+        f"sim.kept_tasks or the number of tasks{', or leave out sim.stock_path' if config.stock_path else ''}"
     )
 
 
@@ -266,7 +264,7 @@ def missing_files() -> list[str]:
     problems = []
     for name in ASSET_PACKAGES:
         try:
-            files = metadata.files(name) or []
+            files = [file for file in metadata.files(name) or [] if file.suffix != ".pyc"]
         except metadata.PackageNotFoundError:
             continue
         if gone := [file for file in files if not Path(str(file.locate())).exists()]:

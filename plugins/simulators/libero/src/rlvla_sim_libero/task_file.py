@@ -58,9 +58,16 @@ def read_task_file(path: str | Path) -> TaskFile:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"bddl_file: {path} is not UTF-8 text ({error}); save it as UTF-8") from error
+    if text.startswith("\ufeff"):
+        raise ConfigError(
+            f"bddl_file: {path} begins with a byte order mark, which LIBERO does not read; save it as UTF-8 without one"
+        )
     try:
         sections, problems = _sections(parse(text))
-        instruction = " ".join(str(word) for word in sections.get(":language", []))
+        words = sections.get(":language", [])
+        instruction = " ".join(str(word) for word in words)
+        if not all(isinstance(word, Word) for word in words):
+            problems.append("parentheses in '(:language ...)'; wanted words alone")
         problems += _scene_problems(sections)
         if not instruction:
             problems.append("no words in '(:language ...)'; say there what the robot is asked to do")

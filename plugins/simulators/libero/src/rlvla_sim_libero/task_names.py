@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ _PREDICATES = {":init": _ESTABLISHED, ":goal": {**_ESTABLISHED, "up": 1}}
 """Predicates that LIBERO can establish, and those that it can judge, with their numbers of names."""
 WORKSPACES = ("table", "floor", "coffee_table", "kitchen_table", "living_room_table", "study_table")
 """What objects stand on in each of its scenes, by what it is."""
-_ARITHMETIC = re.compile(r"(?:[-+*/.0-9e]|pi|np\.pi)+")
+_NUMBER = r"[-+]?(?:\d+\.?\d{0,20}|\.\d{1,20}|(?:np\.)?pi)"
+_ARITHMETIC = re.compile(rf"{_NUMBER}(?:[-+*/]{_NUMBER}){{0,3}}")
 
 
 def not_there(kind: str, word: Word | str, there: Collection[str]) -> str:
@@ -67,14 +69,26 @@ def name_problems(sections: dict[str, Node]) -> tuple[dict[Word, str], list[str]
         problems += _region_problems(region, names)
     for state in sections.get(":init", []):
         problems += _predicate_problems(state, ":init", names)
-    for goal in _goals(sections.get(":goal", [])):
+    for goal in _goals(sections[":goal"]) if ":goal" in sections else []:
         problems += _predicate_problems(goal, ":goal", names)
+    problems += _unplaced(objects, sections.get(":init", []))
     return {**objects, **fixtures}, problems
+
+
+def _unplaced(objects: dict[Word, str], init: Node) -> list[str]:
+    """Say which objects the start puts nowhere: LIBERO would leave them below the floor in silence."""
+    placed = {str(one[1]).lower() for one in init if not isinstance(one, Word) and len(one) > 2}
+    return [
+        f", line {name.line}: object {str(name)!r} stands nowhere at the start: add '(On {name} REGION)' to (:init ...)"
+        for name in objects
+        if name not in placed
+    ]
 
 
 def _declared(entries: Node, section: str) -> Iterator[tuple[Word, str]]:
     """Yield name and category of ``NAME ... - CATEGORY``."""
     waiting: list[Word] = []
+    known: set[Word] = set()
     words = iter(entries)
     for word in words:
         if not isinstance(word, Word):
@@ -85,7 +99,11 @@ def _declared(entries: Node, section: str) -> Iterator[tuple[Word, str]]:
         category = next(words, None)
         if not isinstance(category, Word) or not waiting:
             raise Malformed(f", line {word.line}: '-' in ({section} ...) wants a name before and a category after it")
-        yield from ((name, category.lower()) for name in waiting)
+        for name in waiting:
+            if name in known:
+                raise Malformed(f", line {name.line}: {str(name)!r} in ({section} ...) is there twice")
+            known.add(name)
+            yield name, category.lower()
         waiting = []
     if waiting:
         raise Malformed(
@@ -137,7 +155,7 @@ def _are_rectangles(ranges: Node) -> bool:
             x0, y0, x1, y1 = (float(str(word)) for word in one)
         except ValueError:
             return False
-        if x0 > x1 or y0 > y1:
+        if not all(map(math.isfinite, (x0, y0, x1, y1))) or x0 > x1 or y0 > y1:
             return False
     return True
 
@@ -168,10 +186,8 @@ def _words(node: Node) -> Iterator[Word]:
 
 def _goals(goal: Node) -> Node:
     """Return the predicates that a goal joins."""
-    if not goal:
-        return []
-    first = goal[0]
-    if len(goal) != 1 or isinstance(first, Word) or not first:
+    first = goal[0] if goal else []
+    if len(goal) != 1 or isinstance(first, Word) or not first or (len(first) == 1 and str(first[0]).lower() == "and"):
         raise Malformed(": (:goal ...) wants one predicate, or several joined as '(:goal (And (On A B) (Open C)))'")
     joined = isinstance(first[0], Word) and first[0].lower() == "and"
     return first[1:] if joined else [first]
