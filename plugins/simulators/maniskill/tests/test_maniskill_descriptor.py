@@ -209,3 +209,21 @@ def test_the_table_is_of_the_pinned_versions() -> None:
 def test_plugin_names_its_class_and_doctor() -> None:
     assert plugin.target == "rlvla_sim_maniskill.simulator:ManiSkillSimulator"
     assert plugin.doctor == "rlvla_sim_maniskill.doctor:checks"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rewards": []}, "rewards: none"),
+        ({"control_modes": {}}, "control_modes: none"),
+        ({"max_episode_steps": 0}, "max_episode_steps: got 0"),
+        ({"cameras": [{"name": "a", "height": -3, "width": 8}]}, r"cameras: sizes \[-3, 8\]"),
+    ],
+)
+def test_what_no_task_can_have_is_damage(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    table = json.loads(header.TABLE.read_text())
+    table["tasks"] = {"PushCube-v1": {**table["tasks"]["PushCube-v1"], **change}}
+    file = tmp_path / "task.json"
+    file.write_text(json.dumps(table))
+    with pytest.raises(ConfigError, match=f"PushCube-v1: {words}; wanted a file that"):
+        describe(made(task_file=str(file)))

@@ -279,7 +279,7 @@ def test_several_rows_on_a_cpu_are_refused() -> None:
 
 def test_a_gpu_that_is_not_there_does_not_become_the_cpu_in_silence() -> None:
     config = ManiSkillConfig(backend="cpu", renderer="gpu", observation="state")
-    with pytest.raises(SimulatorError, match="the GPU's driver has no Vulkan part that works here"):
+    with pytest.raises(SimulatorError, match="this process sees no GPU"):
         instance.made(config, 1, "cpu")
 
 
@@ -404,6 +404,38 @@ def test_the_unpacked_driver_is_found_unless_a_gpu_draws(
     monkeypatch.setattr(vulkan, "visible_gpus", lambda: 1)
     assert vulkan.set_environment("auto") == ""
     assert "a MIG slice never has one" in vulkan.hint("auto")
+    assert vulkan.set_environment("none") == str(cpu_vulkan.folder() / "icd.json"), "which works beside any GPU"
+    monkeypatch.setattr(vulkan, "visible_gpus", lambda: 0)
+    assert "sees no GPU" in vulkan.hint("gpu")
+    monkeypatch.setattr(cpu_vulkan, "missing_libraries", lambda: ["libX11-xcb.so.1"])
+    assert "links to libX11-xcb.so.1, which this machine lacks: apt-get install" in vulkan.hint("cpu")
+
+
+def test_a_variable_is_named_as_the_user_set_it(no_driver_chosen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (no_driver_chosen / "mine.json").touch()
+    monkeypatch.setenv("VK_DRIVER_FILES", str(no_driver_chosen / "mine.json"))
+    vulkan.set_environment("cpu")
+    assert vulkan.hint("cpu").startswith("VK_DRIVER_FILES=")
+
+
+def test_tasks_are_surveyed_by_what_can_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlvla_sim_maniskill import survey
+
+    for gpus, unpacked, wanted in ((0, None, "cpu"), (1, Path("icd.json"), "cpu"), (1, None, "gpu")):
+        monkeypatch.setattr(survey, "visible_gpus", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(cpu_vulkan, "manifest", lambda unpacked=unpacked: unpacked)
+        assert survey._renderer() == wanted
+
+
+def test_a_task_that_changed_since_its_file_was_written_is_named(tmp_path: Path) -> None:
+    table = json.loads(header.TABLE.read_text())
+    table["tasks"]["PushCube-v1"]["state"].pop()
+    (tmp_path / "old.json").write_text(json.dumps(table))
+    options = {"task_file": str(tmp_path / "old.json"), "observation": "state", "backend": "cpu"}
+    simulator = ManiSkillSimulator(ManiSkillConfig(**options), rows=1)
+    with pytest.raises(SimulatorError, match="its task file says .*: the task has changed since; write the file again"):
+        simulator.reset([0], [0], [Start(0)])
+    simulator.close()
 
 
 def test_a_machine_that_needs_no_driver_gets_none(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -26,12 +26,14 @@ def main() -> int:
     options = parser.parse_args()
     if bool(options.tasks) == options.all:
         parser.error("give tasks, or --all")
+    if not options.output.expanduser().parent.is_dir():
+        parser.error(f"--output: no folder {options.output.parent}")
     try:
         found = survey.survey_all() if options.all else survey.survey(options.tasks, options.module)
     except RlvlaError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return error.exit_code
-    options.output.write_text(_by_lines(found))
+    options.output.expanduser().write_text(_by_lines(found))
     sys.stdout.write(f"{len(found['tasks'])} tasks in {options.output}\n")
     return 0
 

@@ -98,9 +98,25 @@ def _read(path: Path) -> dict[str, TaskHeader]:
         data = json.loads(path.read_text())
         if data["format"] != FORMAT:
             raise ConfigError(f"task_file: {path} has format {data['format']}, this version reads {FORMAT}; {wanted}")
-        return {name: _task(name, one, data["actions"]) for name, one in data["tasks"].items()}
+        tasks = {name: _task(name, one, data["actions"]) for name, one in data["tasks"].items()}
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"task_file: {path}: {type(error).__name__}: {error}; {wanted}") from error
+    if damaged := [f"{name}: {what}" for name, task in tasks.items() for what in _damages(task)]:
+        raise ConfigError([f"task_file: {path}: {one}; {wanted}" for one in damaged])
+    return tasks
+
+
+def _damages(task: TaskHeader) -> list[str]:
+    """Return what no task can have."""
+    sizes = [size for camera in task.cameras for size in (camera.height, camera.width)]
+    good = {
+        "rewards: none": bool(task.rewards),
+        "control_modes: none": bool(task.control_modes),
+        f"max_episode_steps: got {task.max_episode_steps}": task.max_episode_steps > 0,
+        f"control_hz: got {task.control_hz}": task.control_hz > 0,
+        f"cameras: sizes {sizes}": all(size > 0 for size in sizes),
+    }
+    return [what for what, holds in good.items() if not holds]
 
 
 def _task(name: str, one: Mapping[str, Any], actions: Mapping[str, Any]) -> TaskHeader:

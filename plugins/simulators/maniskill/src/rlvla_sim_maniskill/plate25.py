@@ -77,7 +77,7 @@ class Variant:
     tables: Split = _TABLES
     places: Places = "grid"
     """Where things lie: on the grid of 6x6 places, in test ``around`` it, or with a second object or plate beside them."""
-    heights: tuple[float, float, float] = (0.95, 0.95, 0.95)
+    heights: tuple[float, float, float] = (0.90, 0.90, 0.90)
     """Object, plate and second thing are dropped from there (m)."""
     distractor: Literal["object", "plate"] | None = None
     """A second object (plate) lies beside the one that is meant."""
@@ -97,7 +97,7 @@ MOVED_AFTER = 5
 VARIANTS: Mapping[str, Variant] = {
     one.name: one
     for one in (
-        Variant("PutOnPlateInScene25Main-v3", objects=_NEW_OBJECTS, tables=_NEW_TABLES, heights=(0.90, 0.90, 0.90)),
+        Variant("PutOnPlateInScene25Main-v3", objects=_NEW_OBJECTS, tables=_NEW_TABLES),
         Variant("PutOnPlateInScene25VisionImage-v1", tables=_NEW_TABLES),
         Variant("PutOnPlateInScene25VisionTexture03-v1", texture="things", strength=0.3),
         Variant("PutOnPlateInScene25VisionTexture05-v1", texture="things", strength=0.5),
@@ -121,7 +121,7 @@ VARIANTS: Mapping[str, Variant] = {
             heights=(1.0, 0.92, 0.96),
             distractor="plate",
         ),
-        Variant("PutOnPlateInScene25Position-v1", places="around"),
+        Variant("PutOnPlateInScene25Position-v1", places="around", heights=(0.95, 0.95, 0.95)),
         Variant("PutOnPlateInScene25EEPose-v1", robot_pose=True),
         Variant("PutOnPlateInScene25PositionChangeTo-v1", places="two_objects", heights=(0.95, 0.92, 1.0), moves=True),
     )

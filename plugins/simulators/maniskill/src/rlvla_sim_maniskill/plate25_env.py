@@ -20,6 +20,7 @@ from mani_skill.agents.robots.widowx.widowx import WidowX250S  # noqa: F401  (re
 from mani_skill.envs.sapien_env import BaseEnv
 from mani_skill.envs.tasks.digital_twins.bridge_dataset_eval.base_env import WidowX250SBridgeDatasetFlatTable
 from mani_skill.sensors.camera import CameraConfig
+from mani_skill.utils import sapien_utils
 from mani_skill.utils.geometry import rotation_conversions
 from mani_skill.utils.registration import REGISTERED_ENVS, register_env
 from mani_skill.utils.structs.pose import Pose
@@ -81,6 +82,8 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
 
     def _load_agent(self, options: dict[str, Any]) -> None:
         super()._load_agent(options, sapien.Pose(_ROBOT_PLACE, _ROBOT_TURN))
+        for robot in self.agent.robot._objs:  # else the arm is darker than in ManiSkill's own Bridge scenes
+            sapien_utils.set_articulation_render_material(robot, specular=0.9, roughness=0.3)
 
     def _load_scene(self, options: dict[str, Any]) -> None:
         stage = plate25.maniskill_data() / "tasks/bridge_v2_real2sim_dataset/stages/bridge_table_1_v1.glb"

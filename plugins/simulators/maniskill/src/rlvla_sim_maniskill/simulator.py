@@ -156,7 +156,13 @@ class ManiSkillSimulator(Simulator):
         for number in sorted({row // self._size for row in rows}):
             own = slice(number * self._size, (number + 1) * self._size)
             changed = [row - own.start for row in rows if own.start <= row < own.stop]
-            self._state[own][changed] = self._instances[number].state()[changed]
+            state = self._instances[number].state()
+            if state.shape[1] != self._state.shape[1]:
+                raise SimulatorError(
+                    f"{self._config.task} gives a state of {state.shape[1]} numbers, its task file says {self._state.shape[1]}: the "
+                    f"task has changed since; write the file again: python -m rlvla_sim_maniskill {self._config.task} --output FILE"
+                )
+            self._state[own][changed] = state[changed]
             for name, pictures in self._instances[number].images().items():
                 self._images[name][own][changed] = pictures[changed]
 

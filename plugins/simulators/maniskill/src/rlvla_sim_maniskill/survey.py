@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from rlvla_sim_maniskill import header, startup
+from rlvla.devices import visible_gpus
+from rlvla_sim_maniskill import cpu_vulkan, header, startup
 
 log = logging.getLogger(__name__)
 _GRASPS = {"is_src_obj_grasped", "consecutive_grasp", "success"}
@@ -30,6 +31,14 @@ _UNDECLARED = {
 """What tasks need that do not say (all of) it themselves, by how their name begins."""
 
 
+_BACKENDS: dict[Literal["cpu", "gpu"], str] = {"cpu": "sapien_cpu", "gpu": "sapien_cuda"}
+
+
+def _renderer() -> Literal["cpu", "gpu"]:
+    """Return what draws: the CPU, unless this machine has a GPU and no driver for the CPU was unpacked."""
+    return "gpu" if visible_gpus() and cpu_vulkan.manifest() is None else "cpu"
+
+
 def survey(names: list[str], module: str = "") -> dict[str, Any]:
     """Return the header file's content for tasks, each made, reset and looked at on the CPU.
 
@@ -40,7 +49,7 @@ def survey(names: list[str], module: str = "") -> dict[str, Any]:
     Raises:
         SimulatorError: a task is unknown, or cannot be made.
     """
-    startup.import_maniskill("auto")
+    startup.import_maniskill(_renderer())
     actions: dict[str, Any] = {}
     found = {name: _look(name, module, actions) for name in names}
     return {"format": header.FORMAT, **startup.versions(), "tasks": found, "actions": actions}
@@ -50,13 +59,13 @@ def survey_all() -> dict[str, Any]:
     """Return the package's table: every task that ManiSkill registers, and what the others wait for."""
     from rlvla.errors import SimulatorError
 
-    startup.import_maniskill("auto")
+    startup.import_maniskill(_renderer())
     from mani_skill.utils.registration import REGISTERED_ENVS
 
     made, left = [], {}
     for name, spec in sorted(REGISTERED_ENVS.items()):
         try:
-            startup.make(name, obs_mode="none", sim_backend="physx_cpu", render_backend="cpu").close()
+            startup.make(name, obs_mode="none", sim_backend="physx_cpu", render_backend=_BACKENDS[_renderer()]).close()
             made.append(name)
         except SimulatorError as error:
             log.warning("%s", error)
@@ -70,7 +79,9 @@ def _look(name: str, module: str, actions: dict[str, Any]) -> dict[str, Any]:
     from mani_skill.envs.utils.observations import parse_obs_mode_to_struct
     from mani_skill.utils.registration import REGISTERED_ENVS
 
-    env = startup.make(name, module=module, obs_mode="none", sim_backend="physx_cpu", render_backend="cpu")
+    env = startup.make(
+        name, module=module, obs_mode="none", sim_backend="physx_cpu", render_backend=_BACKENDS[_renderer()]
+    )
     info = env.get_info()
     seen = {}
     for mode in ("state", "rgb"):
