@@ -241,6 +241,7 @@ def test_long_instructions_have_room(tmp_path: Path) -> None:
         ("-0.1 0.1 0.1 0.2", "nan 0.1 0.1 0.2", "wanted ((x0 y0 x1 y1) ...) in metres"),
         ("Put the “Bowl” away", "Put (on) it", "parentheses in '(:language ...)'"),
         ("(On plate_1 bowl_1)", "", "object 'plate_1' stands nowhere at the start: add '(On plate_1 REGION)'"),
+        ("main_table - table", "main_table - floor", "wants a fixture that is a table ('NAME - table'), got floor"),
         ("plate_1 - plate", "bowl_1 - plate", "'bowl_1' in (:objects ...) is there twice"),
         ("(define", "\ufeff(define", "begins with a byte order mark"),
     ],

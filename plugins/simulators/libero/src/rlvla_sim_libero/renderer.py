@@ -171,8 +171,9 @@ def _check_device() -> None:
     if not device.isdecimal() or int(device) >= count:
         there = f"0 to {count - 1}" if count > 1 else "0 alone" if count else "none"
         raise SimulatorError(
-            f"EGL rendering failed: MUJOCO_EGL_DEVICE_ID={device}: EGL devices here have the numbers {there} (they are not "
-            "those of CUDA); correct it, or unset it to take the first that works"
+            f"EGL rendering failed: MUJOCO_EGL_DEVICE_ID={device}: EGL devices here have the numbers {there}, whatever "
+            f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')!r} says; correct it, or unset it to take the first of "
+            "those that are visible, or that works"
         )
 
 

