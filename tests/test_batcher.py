@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlvla.batcher import Batcher, LatencyCurve
@@ -139,6 +139,7 @@ def test_nobody_waits_where_rows_are_all_that_costs():
 
 
 @given(st.floats(0, 10), st.floats(0, 2), st.lists(st.integers(1, 64), min_size=3, max_size=40))
+@example(0.0, 1.5791582255866448e-190, [44, 1, 1])
 def test_the_curve_is_found_again(call, row, sizes):
     curve = LatencyCurve()
     curve.add(1, 1000.0)  # the first call of anything is slow

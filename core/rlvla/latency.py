@@ -40,7 +40,7 @@ class LatencyCurve:
         if spread <= 1e-6 * weight * nn:
             return t / weight, 0.0
         slope = min(max(0.0, (weight * nt - n * t) / spread), t / n)
-        return (t - slope * n) / weight, slope
+        return max(0.0, t - slope * n) / weight, slope  # t / n times n may be more than t by a rounding
 
 
 class DeviceTime:

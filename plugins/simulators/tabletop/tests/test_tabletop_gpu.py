@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tabletop_world import batched, begin, bits, needs_warp, random_chunk
+from tabletop_world import batched, begin, bits, check_side_by_side, needs_warp, random_chunk
 
 from rlvla.arrays import on_host
 from rlvla.errors import SimulatorError
@@ -121,3 +121,7 @@ def test_memory_is_not_more_than_what_was_reckoned_with():
     assert before - torch.cuda.mem_get_info()[0] < wide._worlds.room.needed
     with pytest.raises(SimulatorError, match="fit at most"):
         on_gpu(2**24)
+
+
+def test_batches_side_by_side_do_what_they_do_alone():
+    check_side_by_side("cuda")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tabletop_world import needs_warp
+from tabletop_world import check_side_by_side, needs_warp, scene_text
 
 from rlvla.errors import SimulatorError
 from rlvla_sim_tabletop import scene
@@ -187,37 +187,5 @@ def test_several_cameras_are_what_one_each_would_show():
             assert (both[name] == alone).all() and (alone[0] != alone[1]).any()
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_batches_side_by_side_do_what_they_do_alone(device):
-    import mujoco
-    import torch
-
-    from rlvla.mujoco_warp.worlds import Limits, Worlds, side_by_side
-
-    model = mujoco.MjModel.from_xml_string(scene_text())
-    found = []
-    for together in (False, True):
-        batches = [Worlds(model, count, limits=Limits(32, 128), device=device, deterministic=True) for count in (3, 2)]
-        steps = [worlds.env_step(5) for worlds in batches]
-        sums = torch.zeros(5, device=batches[0].device)
-        for _ in range(4):
-            if together:
-                with side_by_side(batches):
-                    for worlds, step, rows in zip(batches, steps, (slice(0, 3), slice(3, 5)), strict=True):
-                        with worlds.lane():
-                            step()
-                            sums[rows] += worlds["qpos"].sum(1)
-            else:
-                for worlds, step, rows in zip(batches, steps, (slice(0, 3), slice(3, 5)), strict=True):
-                    with worlds.turn():
-                        step()
-                        sums[rows] += worlds["qpos"].sum(1)
-        found.append([sums.cpu(), *(worlds["qpos"].cpu() for worlds in batches)])
-    for alone, beside in zip(*found, strict=True):
-        assert torch.equal(alone, beside)
-
-
-def scene_text():
-    from importlib import resources
-
-    return (resources.files("rlvla_sim_tabletop") / "scene.xml").read_text()
+def test_batches_side_by_side_do_what_they_do_alone():
+    check_side_by_side("cpu")
