@@ -5,7 +5,7 @@
     python benchmarks/two_gpus.py --out /tmp/two --tiny                # small sizes on the fake simulator, two parts of a CPU
 
 It needs Ray (``rlvla[ray]``; the wheel of 2.60 for Python 3.12 has 79 MB), GR00T and LIBERO, and no network. Parts may be run one
-by one, for instance where a machine is lent for minutes: a result stands in ``--out`` as soon as its cell has ended, cells of
+by one, for instance where a machine can be had for minutes only: a result stands in ``--out`` as soon as its cell has ended, cells of
 other parts stay, ``--seconds`` is shared by the cells at hand, and kernels that were compiled are kept in ``--out`` too.
 
 The work of a step is fixed for each GPU: 64 environments (4 in each of 16 processes) x 80 env steps of one task of LIBERO

@@ -437,9 +437,8 @@ class Engine:
         self, config: RunConfig, specs: Specs, sizes: Sequence[int]
     ) -> tuple[list[Slot], dict[str, str]]:
         slots = self._make_slots(config, specs, sizes, "eval")
-        return slots, await self._ready(
-            slots, MAX_RESTARTS
-        )  # a run is not to end after hours with one worker that dies
+        # A run is not to end after hours with one worker that dies.
+        return slots, await self._ready(slots, MAX_RESTARTS)
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
 
