@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+from rlvla.errors import TransportError
 from rlvla.graph import Graph
 from rlvla.receipts import CallReceipt, PublishReceipt
 from rlvla.watch import Watch
@@ -14,10 +15,27 @@ class Trainer:
     def __init__(self):
         self.version = 0
 
-    async def call(self, method, *arguments, returns=0):
+    async def call(self, method, weights, via="reference", returns=0):
         assert method == "publish"
         self.version += 1
         return [PublishReceipt(self.version, 0, 0.0), f"weights {self.version}"]
+
+
+class BrokenTrainer(Trainer):
+    """Its first broadcast is under way when a generator dies, and its second says so; the store waits to be told."""
+
+    def __init__(self):
+        super().__init__()
+        self.stores = asyncio.Event()
+        self.ways = []
+
+    async def call(self, method, weights, via="reference", returns=0):
+        self.ways.append(via)
+        if via == "broadcast" and self.version:
+            raise TransportError("weights could not be sent: connection reset by peer")
+        if via == "store":
+            await self.stores.wait()
+        return await super().call(method, weights, via, returns)
 
 
 class Generator:
@@ -37,12 +55,22 @@ class Generator:
         return [CallReceipt(0, 0.0)]
 
 
-def graph_of(generator, heard):
+class NewGenerator(Generator):
+    """It takes the place of a dead one, which the group of the broadcast cannot let in."""
+
+    async def call(self, method, told, version, returns=0):
+        receipt = await super().call(method, told, version, returns)
+        if version == 1 and len(self.offers) == 1:
+            raise TransportError("this generator has no way to receive weights by broadcast")
+        return receipt
+
+
+def graph_of(generator, heard, trainer=None, transport="reference"):
     spec = SimpleNamespace(refill_budget=0, unit="window")
     return Graph(
         slots=[],
         generators=[[generator]],
-        trainer=Trainer(),
+        trainer=trainer or Trainer(),
         algorithm=SimpleNamespace(keep=None, spec=spec),
         feed=None,
         hooks=SimpleNamespace(call=lambda name, **about: heard.append(about["policy_version"])),
@@ -53,6 +81,7 @@ def graph_of(generator, heard):
         batch_rows=None,
         shared_devices=False,
         periodic=None,
+        transport=transport,
     )
 
 
@@ -72,3 +101,26 @@ def test_a_publication_that_a_later_one_overtook_is_over():
     heard, offers = asyncio.run(play())
     assert heard == [2], "version 2 acts, and never 1 after it"
     assert offers == [("weights 1", 1), ("weights 2", 2)]
+
+
+def test_a_broken_broadcast_may_be_found_out_at_both_ends_at_once():
+    async def play():
+        heard = []
+        generator, trainer = NewGenerator(), BrokenTrainer()
+        graph = graph_of(generator, heard, trainer, "broadcast")
+        first = asyncio.create_task(graph.publish())
+        while not generator.offers:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(graph.publish())
+        while "store" not in trainer.ways:
+            await asyncio.sleep(0)
+        generator.goes_on.set()
+        for _ in range(9):
+            await asyncio.sleep(0)
+        trainer.stores.set()
+        await asyncio.gather(first, second)
+        return heard, trainer.ways, graph.transport
+
+    heard, ways, transport = asyncio.run(play())
+    assert transport == "store" and ways[:2] == ["broadcast", "broadcast"] and set(ways[2:]) == {"store"}
+    assert heard == sorted(set(heard)), "the acting version never goes back"

@@ -356,17 +356,20 @@ class Graph:
 
     async def _sent(self, weights: str) -> tuple[PublishReceipt, Any]:
         """Let the trainer send its weights; returns its receipt and what generators are to be told."""
-        way = () if self.transport == "reference" else (self.transport,)
+        tried = self.transport
         try:
-            made, told = await self._trainer.call("publish", weights, *way, returns=1)
+            made, told = await self._trainer.call("publish", weights, *(() if tried == "reference" else (tried,)), returns=1)
         except TransportError as error:
+            if tried == "store":
+                raise
             self._leave_transport(error)
             return await self._sent(weights)
         return made, told
 
     def _leave_transport(self, error: TransportError) -> None:
+        """Send by the store from now on. A trainer that sends and a generator that receives may both find out, in any order."""
         if self.transport == "store":
-            raise error
+            return
         log.warning("%s; from now on weights go through the object store", error)
         self.transport = "store"
 
