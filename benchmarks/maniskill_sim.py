@@ -144,7 +144,11 @@ class Stock:
         self._quiet = startup.quiet
         with self._quiet():
             self._env = gymnasium.make(
-                TASK, obs_mode=observation, control_mode="pd_ee_delta_pose", sim_backend="physx_cpu", render_backend=draws
+                TASK,
+                obs_mode=observation,
+                control_mode="pd_ee_delta_pose",
+                sim_backend="physx_cpu",
+                render_backend=draws,
             ).unwrapped
             self._env.reset(seed=seeds)
 
