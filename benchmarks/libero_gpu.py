@@ -1,9 +1,11 @@
 """How fast LIBERO runs on a GPU: env steps a second of one task's worlds, what they are made of, and the CPU backend beside.
 
     python benchmarks/libero_gpu.py                                          # on a GPU: 256, 64 and 1024 worlds
-    python benchmarks/libero_gpu.py --device cpu --worlds 2 --chunks 1       # shows that it works; its figures mean nothing
+    python benchmarks/libero_gpu.py --device cpu --worlds 2 --chunks 1       # shows that it works; its figures mean nothing, and
+                                                                             # go to a file of their own (results/libero_gpu_cpu.json)
 
-Chunks of 8 random actions, two pictures once a chunk, controller and success included; then ``libero`` with a process a core
+Chunks of 8 random actions, two pictures once a chunk, controller and success included, each figure from the same state (after a reset
+and a chunk); then ``libero`` with a process a core
 (under the mujoco that is here), and how many times as fast each number of worlds is. Every result is printed as soon as it stands
 and the file is written again after each, so a run that is cut off leaves what it has.
 """
@@ -63,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--kernels", type=int, default=0, help="of an env step that are listed with their times; on a GPU"
     )
     made.add_argument("--device", default="cuda")
-    made.add_argument("--output", type=Path, default=RESULT)
+    made.add_argument("--output", type=Path, help="default: results/libero_gpu.json on a GPU, else named by the device")
     return made
 
 
@@ -73,6 +75,7 @@ def say(**what: Any) -> None:
 
 def main() -> None:
     args = parser().parse_args()
+    args.output = args.output or output(args.device)
     task = SUITES[args.suite][args.task]
     result: dict[str, Any] = {
         "machine": machine(args.device),
@@ -101,6 +104,11 @@ def main() -> None:
             say(worlds=count, times_the_cpu_backend=one["times_the_cpu_backend"])
         args.output.write_text(json.dumps(result, indent=1) + "\n")
     say(written=str(args.output))
+
+
+def output(device: str) -> Path:
+    """Return where results go: those of a GPU are the ones that are kept."""
+    return RESULT if device.startswith("cuda") else RESULT.with_stem(f"{RESULT.stem}_{device}")
 
 
 def machine(device: str) -> dict[str, str]:
@@ -142,16 +150,20 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
                 batch.draw()
                 batch.state()
 
-        chunk(0, True)  # whatever is made at the first call
-        wait(args.device)
-        whole = timed(args, lambda number: chunk(number, True))
+        def fresh(call: Callable[[int], Any]) -> float:
+            """Time a call from where all figures are taken: after a reset and a chunk."""
+            reset()
+            chunk(0, True)
+            return timed(args, call)
+
+        whole = fresh(lambda number: chunk(number, True))
         told["env_steps_per_s"] = round(count * CHUNK / whole)
         say(worlds=count, env_steps_per_s=told["env_steps_per_s"])
         told["ms"] = {"chunk": ms(whole)}
-        told["ms"]["env step without pictures"] = ms(timed(args, lambda number: chunk(number, False)) / CHUNK)
-        told["ms"]["pictures"] = ms(timed(args, lambda number: batch.draw()))
-        told["ms"]["reset of all worlds"] = ms(timed(args, lambda number: reset()))
-        told["ms"]["reset of one world"] = ms(timed(args, lambda number: batch.begin([0], begun[:1])))
+        told["ms"]["env step without pictures"] = ms(fresh(lambda number: chunk(number, False)) / CHUNK)
+        told["ms"]["pictures"] = ms(fresh(lambda number: batch.draw()))
+        told["ms"]["reset of all worlds"] = ms(fresh(lambda number: reset()))
+        told["ms"]["reset of one world"] = ms(fresh(lambda number: batch.begin([0], begun[:1])))
         say(worlds=count, ms=told["ms"])
         data = batch.worlds.data
         parts: dict[str, Callable[[], Any]] = {
@@ -160,7 +172,7 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
             "success": batch._judge,
         }
         for name, play in parts.items():
-            told["ms"][f"{name} of an env step"] = ms(timed_program(args, batch, play))
+            told["ms"][f"{name} of an env step"] = ms(fresh(program_of(batch, play)))
         if args.kernels:
             told["kernels"] = model_parts.profiled(lambda: batch.step(action[0, 0], live), args.kernels)
             for one in told["kernels"]:
@@ -206,11 +218,10 @@ def of_many_tasks(args: argparse.Namespace, count: int) -> dict[str, Any]:
     return told
 
 
-def timed_program(args: argparse.Namespace, batch: Batch, play: Callable[[], Any]) -> float:
-    """Return the seconds of launches by themselves, under the controls that are there."""
+def program_of(batch: Batch, play: Callable[[], Any]) -> Callable[[int], Any]:
+    """Return launches by themselves, under the controls that are there."""
     program = batch.worlds.program(play)
-    program()
-    return timed(args, lambda number: program())
+    return lambda number: program()
 
 
 def timed(args: argparse.Namespace, call: Callable[[int], Any]) -> float:

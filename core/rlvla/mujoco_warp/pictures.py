@@ -46,7 +46,7 @@ class Pictures:
         model = looks.mujoco_model
         names = sorted(cameras, key=lambda name: int(model.camera(name).id))  # in the model's order
         self._sizes = {name: cameras[name] for name in names}
-        with worlds.turn(), worlds._warp():
+        with worlds.turn(), worlds.warp():
             self._context = mjw.create_render_context(
                 model,
                 worlds.count,

@@ -24,6 +24,10 @@ _FIXED = 512 * 2**20
 """Compiled kernels, graphs, and what the context takes."""
 
 
+class NoRoom(SimulatorError):
+    """Worlds do not fit into what is free on their device."""
+
+
 @dataclass(frozen=True)
 class Room:
     """Bytes that worlds take, about."""
@@ -41,11 +45,12 @@ def room_for(
     pixels: int,
     device: torch.device,
     free: int | None,
+    other: str = "",
 ) -> Room:
-    """Return what ``count`` worlds take, and what is free.
+    """Return what ``count`` worlds take, and what is free; ``other``: settings beside the usual that would take less.
 
     Raises:
-        SimulatorError: they do not fit; says how many do.
+        NoRoom: they do not fit; says how many do.
     """
     with wp.ScopedDevice(wp.device_from_torch(device)):
         one, three = (
@@ -57,9 +62,9 @@ def room_for(
     needed = _FIXED + count * of_world
     if needed > free:
         most = max(0, (free - _FIXED) // of_world)
-        raise SimulatorError(
+        raise NoRoom(
             f"{count} worlds take about {needed / 2**30:.2g} GiB on {device}, where {free / 2**30:.2g} GiB are free: "
-            f"{most} fit at most (fewer environments, smaller pictures, or lower contact limits)"
+            f"{most} fit at most (fewer environments, smaller pictures{other})"
         )
     return Room(needed, free)
 
@@ -84,6 +89,7 @@ def _bytes(value: Any) -> int:
 
 def _free(device: torch.device) -> int:
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps for later is free, too
         return int(torch.cuda.mem_get_info(device)[0])
     left = available_gib()
     return sys.maxsize if left is None else int(left * 2**30)

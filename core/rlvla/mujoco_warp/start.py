@@ -15,6 +15,7 @@ import torch
 import warp as wp
 
 from rlvla.errors import SimulatorError
+from rlvla.mujoco_warp import device_problem
 
 __all__ = ["cache_folder", "checked_device", "compiling", "mjw", "wp"]
 
@@ -45,6 +46,8 @@ def checked_device(name: str) -> torch.device:
     Raises:
         SimulatorError: there is no such device, or its driver cannot capture physics; says what to do.
     """
+    if problem := device_problem(name):
+        raise SimulatorError(problem)
     wp.init()
     if name == "cpu":
         if not wp.is_cpu_available():
@@ -52,7 +55,7 @@ def checked_device(name: str) -> torch.device:
         return torch.device("cpu")
     device = torch.device(name)
     there = torch.cuda.device_count()
-    if device.type != "cuda" or (device.index or 0) >= there or not wp.is_cuda_available():
+    if (device.index or 0) >= there or not wp.is_cuda_available():
         raise SimulatorError(
             f"physics was to run on {name!r}, but this process sees {there} CUDA devices (driver, CUDA_VISIBLE_DEVICES, and a "
             "torch with CUDA): take the CPU backend, or device cpu to try it slowly"
@@ -66,6 +69,11 @@ def driver_problem(version: tuple[int, int] | None, graphs: bool) -> str:
     """Say why a driver of this CUDA version cannot capture physics as a graph; empty: it can."""
     if graphs and version is not None and version >= _GRAPH_DRIVER:
         return ""
+    if version is not None and version >= _GRAPH_DRIVER:
+        return (
+            "this warp cannot capture loops in CUDA graphs (conditional nodes), though the NVIDIA driver could: install warp-lang "
+            "as PyPI has it (built with CUDA 12.4 or later), or take the CPU backend"
+        )
     told = "unknown" if version is None else ".".join(map(str, version))
     return (
         f"the NVIDIA driver offers CUDA {told}, wanted {'.'.join(map(str, _GRAPH_DRIVER))} or later, whose graphs hold loops "
@@ -81,7 +89,7 @@ def compiling() -> Iterator[None]:
     waiting = threading.Timer(
         _PATIENCE_S,
         log.info,
-        ("compiling physics kernels, about two minutes the first time; they are kept in %s", folder),
+        ("compiling physics kernels, two to five minutes the first time; they are kept in %s", folder),
     )
     waiting.daemon = True
     waiting.start()

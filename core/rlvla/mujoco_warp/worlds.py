@@ -8,11 +8,13 @@ Letters: N worlds, S numbers of a state.
 from __future__ import annotations
 
 import copy
+import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import mujoco
@@ -21,7 +23,8 @@ from torch import Tensor
 
 from rlvla import turns
 from rlvla.errors import SimulatorError
-from rlvla.mujoco_warp.kernels import copy_where, note_peaks
+from rlvla.mujoco_warp.kernels import clear_where, copy_where, note_broken, note_peaks
+from rlvla.mujoco_warp.launches import one_shape
 from rlvla.mujoco_warp.room import Room, room_for
 from rlvla.mujoco_warp.start import checked_device, compiling, mjw, wp
 
@@ -44,8 +47,8 @@ STATE = (
     "userdata",
 )
 """Fields that decide what happens next (mjSTATE_INTEGRATION)."""
-_STEPPED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart")
-"""Those that a step changes; the others are the owner's."""
+_STEPPED = ("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl")
+"""Those that a step changes (a controller in it writes ``ctrl``); the others are the owner's."""
 _DROPS = (
     mjw.OverflowType.NEFC
     | mjw.OverflowType.NJMAX_NNZ
@@ -89,15 +92,17 @@ class Worlds:
         limits: room for contacts.
         device: ``cuda``, ``cuda:N`` or ``cpu``.
         per_world: fields of the model that differ among worlds (``body_pos``, ``geom_rgba``, ...), see :meth:`field`.
-        deterministic: equal bits from equal states and actions on one machine, whoever else is stepped. Costs time on a
-            GPU, changes nothing on the CPU.
+        deterministic: equal bits from equal states and actions on one machine, whoever else is stepped and however many worlds
+            there are. Costs time on a GPU. Without it the solver's sums depend on N, also on the CPU, and on a GPU on chance.
         capture: programs as CUDA graphs, where there is a GPU.
         pixels: of all pictures of a world together, for the estimate of memory.
         free_bytes: memory to reckon with; None: what is free on the device.
         start: where worlds are until they are restarted; None: where the model starts.
+        remedy: what to do where contacts do not fit, for the warning.
 
     Raises:
-        SimulatorError: no such device, no room for N worlds (says how many fit), or a model that warp does not take.
+        NoRoom: for N worlds; says how many fit.
+        SimulatorError: no such device, or a model that warp does not take (names its plugins).
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class Worlds:
         pixels: int = 0,
         free_bytes: int | None = None,
         start: mujoco.MjData | None = None,
+        remedy: str = "raise the limits",
     ) -> None:
         self.device = checked_device(device)
         self.count = count
@@ -120,15 +126,18 @@ class Worlds:
         self.mujoco_model = model = _awake(model)
         on_gpu = self.device.type == "cuda"
         self._captures = capture and on_gpu
-        self._stream = torch.cuda.Stream(self.device) if on_gpu else None
-        self._warp_stream = wp.stream_from_torch(self._stream) if self._stream is not None else None
+        self._deterministic, self._remedy = deterministic, remedy
+        # One of warp's: torch hands out 32 in turn, and a stream that is captured must be nobody else's.
+        self._warp_stream = wp.Stream(wp.device_from_torch(self.device)) if on_gpu else None
+        self._stream = wp.stream_to_torch(self._warp_stream) if self._warp_stream is not None else None
+        self._programs: list[Program] = []
         self._warned = False
         self._views: dict[str, Tensor] = {}
         self.room = Room(0, 0)
         """That was reckoned with."""
         # The model's own start as it is: its contacts may not fit, and nobody looks at them.
         data = mujoco.MjData(model) if start is None else start
-        with self.turn(), self._warp():
+        with self.turn(), self.warp():
             try:
                 self.room = room_for(
                     model, data, count, limits.contacts, limits.constraints, pixels, self.device, free_bytes
@@ -138,16 +147,24 @@ class Worlds:
                     model, data, count, nconmax=limits.contacts, njmax=limits.constraints, nccdmax=limits.contacts
                 )
             except (NotImplementedError, ValueError) as error:
-                raise SimulatorError(f"MuJoCo Warp does not take this model: {error}") from error
+                raise SimulatorError(
+                    f"MuJoCo Warp does not take this model: {error}{_plugins(model)}: take the CPU backend"
+                ) from error
             self.model.opt.warn_overflow = 0
             self.model.opt.deterministic = deterministic
             self._mask = wp.zeros(count, dtype=wp.bool)
             self._frozen = wp.zeros(count, dtype=wp.bool)
+            self.still = wp.zeros(count, dtype=wp.bool)
+            """Of warp, bool ``[N]``: frozen, or diverged in this env step; what runs within a step leaves these worlds alone."""
+            self._diverged = wp.zeros(count, dtype=wp.bool)
             self._peaks = wp.zeros(2, dtype=int)
             self._live = [self._flat(name) for name in _STEPPED if self[name].numel()]
             self._kept = [wp.zeros_like(one) for one in self._live]
         self.frozen: Tensor = wp.to_torch(self._frozen)
         """bool ``[N]``, yours to write: worlds whose time stands still while others are stepped; not a bit of them changes."""
+        self.diverged: Tensor = wp.to_torch(self._diverged)
+        """bool ``[N]``: positions or velocities of this world were no numbers, or beyond 1e10, since its last restart. It is where
+        it was before that env step."""
         self._chosen: Tensor = wp.to_torch(self._mask)
         self._peak: Tensor = wp.to_torch(self._peaks)
         self._restart: Program | None = None
@@ -189,9 +206,11 @@ class Worlds:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     @contextmanager
-    def _warp(self) -> Iterator[None]:
-        """Hold while warp is called: this device and stream are its current ones."""
+    def warp(self) -> Iterator[None]:
+        """Hold while warp is called or its arrays are made: this device and stream are its current ones. No programs are made in it."""
         with _WARP, ExitStack() as stack:
+            if self._deterministic:
+                stack.enter_context(one_shape())
             stack.enter_context(wp.ScopedDevice(wp.device_from_torch(self.device)))
             if self._warp_stream is not None:
                 stack.enter_context(wp.ScopedStream(self._warp_stream, sync_enter=False))
@@ -208,11 +227,13 @@ class Worlds:
         """
         with self.turn():
             saved = self.state(slice(None))
-            flags = [self._chosen.clone(), self.frozen.clone()]
+            flags = [self._chosen, self.frozen, self.diverged]
+            before = [one.clone() for one in flags]
             made = Program(self, play)
             self.set_state(slice(None), saved)
-            self._chosen.copy_(flags[0])
-            self.frozen.copy_(flags[1])
+            for flag, was in zip(flags, before, strict=True):
+                flag.copy_(was)
+        self._programs.append(made)
         return made
 
     def env_step(
@@ -249,8 +270,12 @@ class Worlds:
         """Put chosen worlds where the model starts; then write where they are to be, and :meth:`settle`."""
         self._chosen.copy_(mask_N)
         if self._restart is None:
-            self._restart = self.program(lambda: mjw.reset_data(self.model, self.data, self._mask))
+            self._restart = self.program(self._reset)
         self._restart()
+
+    def _reset(self) -> None:
+        mjw.reset_data(self.model, self.data, self._mask)
+        wp.launch(clear_where, dim=self.count, inputs=[self._mask], outputs=[self._diverged])
 
     def settle(self, mask_N: Tensor) -> None:
         """Make everything that follows from positions and velocities up to date (mj_forward); other worlds keep every bit."""
@@ -280,12 +305,13 @@ class Worlds:
         mjw.camlight(self.model, self.data)
 
     def _keep(self) -> None:
+        wp.copy(self.still, self._frozen)
         for live, kept in zip(self._live, self._kept, strict=True):
             wp.copy(kept, live)
 
     def _put_back(self) -> None:
         for live, kept in zip(self._live, self._kept, strict=True):
-            wp.launch(copy_where, dim=live.shape, inputs=[self._frozen, True, kept], outputs=[live])
+            wp.launch(copy_where, dim=live.shape, inputs=[self.still, True, kept], outputs=[live])
 
     def _note(self) -> None:
         wp.launch(
@@ -293,6 +319,9 @@ class Worlds:
             dim=self.count,
             inputs=[self.data.nacon, self.data.ncollision, self.data.nefc],
             outputs=[self._peaks],
+        )
+        wp.launch(
+            note_broken, dim=self.count, inputs=[self.data.qpos, self.data.qvel], outputs=[self.still, self._diverged]
         )
 
     # ---- states -----------------------------------------------------------------------------------------------------
@@ -315,7 +344,10 @@ class Worlds:
     # ---- contacts that did not fit ------------------------------------------------------------------------------------
 
     def overflowed(self) -> Tensor:
-        """Return bool ``[N]``: contacts or constraints of this world were left out since its last restart."""
+        """Return bool ``[N]``: contacts or constraints of this world were left out since its last restart.
+
+        Where the list that all share was full it is true of every world: whose contacts those were is not known.
+        """
         return (self["overflow"] & int(_DROPS)) != 0
 
     def seen(self) -> Limits:
@@ -344,7 +376,18 @@ class Worlds:
         if not said and not bool(self.overflowed().any()):
             return ""
         said = said or [f"room of another kind ran out (overflow bits {sorted(set(self['overflow'].tolist()))})"]
-        return f"contacts of a world were left out of the physics: {'; '.join(said)}: raise the limits"
+        return f"contacts of a world were left out of the physics: {'; '.join(said)}: {self._remedy}"
+
+    # ---- the end --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of all programs, which hold what they launch, and so these worlds: memory goes back when their owner drops them."""
+        if self._stream is not None:
+            self._stream.synchronize()
+        for program in self._programs:
+            program.drop()
+        self._programs.clear()
+        self._restart = self._settle = self._show = None
 
 
 @contextmanager
@@ -368,21 +411,41 @@ def _awake(model: mujoco.MjModel) -> mujoco.MjModel:
     return model
 
 
+def _plugins(model: mujoco.MjModel) -> str:
+    """Say which plugins a model has."""
+    named = sorted({_plugin_name(int(slot)) for slot in model.plugin})
+    return f" (the model's plugins: {', '.join(named)})" if named else ""
+
+
+def _plugin_name(slot: int) -> str:
+    """Return the name of a registered plugin; Python bindings of 3.17 do not tell it (``mjp_getPluginAtSlot``, mjplugin.h)."""
+    (path,) = Path(mujoco.__file__).parent.glob("libmujoco.so*")
+    ask = ctypes.CDLL(str(path)).mjp_getPluginAtSlot
+    ask.restype = ctypes.POINTER(ctypes.c_char_p)  # a structure that begins with its name
+    return (ask(slot)[0] or b"").decode()
+
+
 class Program:
     """Launches that are always the same. Made by :meth:`Worlds.program`; call it within :meth:`Worlds.turn`."""
 
     def __init__(self, worlds: Worlds, play: Callable[[], None]) -> None:
-        self._worlds, self._play, self._graph = worlds, play, None
-        with compiling(), turns.computing(), turns.alone(), worlds._warp():
+        self._worlds, self._graph = worlds, None
+        self._play: Callable[[], None] | None = play
+        with compiling(), turns.computing(), turns.alone(), worlds.warp():
             play()
             if worlds._captures:
                 with wp.ScopedCapture(stream=worlds._warp_stream) as captured:
                     play()
                 self._graph = captured.graph
 
+    def drop(self) -> None:
+        """Forget what is launched; this cannot be called any more."""
+        self._play = self._graph = None
+
     def __call__(self) -> None:
+        assert self._play is not None, "a program of worlds that were closed"
         if self._graph is not None:
             wp.capture_launch(self._graph, stream=self._worlds._warp_stream)
             return
-        with self._worlds._warp():
+        with self._worlds.warp():
             self._play()

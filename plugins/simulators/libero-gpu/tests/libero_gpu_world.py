@@ -1,6 +1,6 @@
 """The small LIBERO world of these tests, and where it runs.
 
-Full physics (marker ``gpu``) compiles LIBERO's kernels, two to four minutes the first time, so CI leaves it out. Where there is
+Full physics (marker ``gpu``) compiles LIBERO's kernels, two to five minutes the first time, so CI leaves it out. Where there is
 no GPU, ``pytest -m gpu`` runs it on warp's CPU device.
 """
 

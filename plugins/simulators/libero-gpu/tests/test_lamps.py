@@ -34,7 +34,8 @@ def scene() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def lamps(scene: Any) -> Any:
-    """Of a world for each place of the knob, and one that is frozen."""
+    """Of a world for each place of the knob, and one that stands still."""
+    from rlvla.mujoco_warp.start import wp
     from rlvla.mujoco_warp.worlds import Limits, Worlds
     from rlvla_sim_libero_gpu.lamps import Lamps, lamps_of
 
@@ -43,7 +44,7 @@ def lamps(scene: Any) -> Any:
     knob = scene.model.joint("flat_stove_1_button").qposadr[0]
     worlds["qpos"][:-1, knob] = worlds["qpos"].new_tensor(PLACES)
     worlds["qpos"][-1, knob] = 2.0
-    worlds.frozen[-1] = True
+    wp.to_torch(worlds.still)[-1] = True
     return made
 
 

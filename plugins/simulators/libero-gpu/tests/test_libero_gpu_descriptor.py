@@ -37,7 +37,8 @@ def test_policies_of_libero_fit_without_a_change() -> None:
     [
         ({"suite": "libero_spatail"}, "Did you mean 'libero_spatial'?"),
         ({"tasks": (3, 10)}, "got \\[10\\], wanted numbers from 0 to 9"),
-        ({"device": "gpu"}, "device: got 'gpu', wanted 'cuda', 'cuda:N' or 'cpu'"),
+        *(({"device": one}, f"device: got {one!r}, wanted 'cuda'") for one in ("cuda:x", "cuda:", "cuda:-1")),
+        ({"device": "gpu"}, "device: got 'gpu', wanted 'cuda', 'cuda:N' \\(N from 0\\) or 'cpu'"),
         ({"bddl_file": "/nowhere/task.bddl"}, "wanted an existing task file"),
     ],
 )

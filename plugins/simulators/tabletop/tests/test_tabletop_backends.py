@@ -22,7 +22,11 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"device": "cpu"}, "device: got 'cpu', which changes nothing with backend 'cpu'"),
         ({"deterministic": True}, "deterministic: got True, which changes nothing with backend 'cpu'"),
-        ({"backend": "gpu", "device": "tpu"}, "device: got 'tpu', wanted 'cuda', 'cuda:N' or 'cpu'"),
+        *(
+            ({"backend": "gpu", "device": one}, f"device: got {one!r}, wanted")
+            for one in ("cuda:x", "cuda:", "cuda:-1")
+        ),
+        ({"backend": "gpu", "device": "tpu"}, "device: got 'tpu', wanted 'cuda', 'cuda:N' (N from 0) or 'cpu'"),
     ],
 )
 def test_options_that_do_not_go_together(options, words):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import weakref
+
 import numpy as np
 import pytest
 import tensordict  # noqa: F401  (imports triton, whose LLVM does not start once Mesa's is loaded)
@@ -141,6 +145,77 @@ def test_actions_that_are_not_finite_are_refused(both):
         gpu.step(chunk, np.ones(ROWS, bool))
 
 
+def test_a_world_that_diverges_ends_its_episode_as_a_failure(both, caplog):
+    gpu = both[1]
+    begin(gpu, list(range(ROWS)))
+    chunk = random_chunk(ROWS, 4, seed=6)
+    alone = gpu.step(chunk, np.arange(ROWS) != 3)
+    after = bits(gpu)
+    begin(gpu, list(range(ROWS)))
+    gpu._worlds["qvel"][3, 4] = np.nan
+    with caplog.at_level(logging.WARNING):
+        result = gpu.step(chunk, np.ones(ROWS, bool))
+    others = np.arange(ROWS) != 3
+    for name, array in bits(gpu).items():
+        assert (array[others] == after[name][others]).all(), name
+    assert (on_host(result.reward)[others] == on_host(alone.reward)[others]).all()
+    assert on_host(result.terminated)[3].tolist() == on_host(result.valid)[3].tolist() == [True, False, False, False]
+    assert not on_host(result.success)[3] and not on_host(result.reward)[3].any()
+    assert result.counts["worlds_diverged"] == 1.0 and "asked to 'push the" in caplog.text
+    assert np.isfinite(on_host(result.observation.state)).all()
+    begin(gpu, [40], rows=[3])
+    again = gpu.step(random_chunk(ROWS, 1, seed=7), np.arange(ROWS) == 3)
+    assert again.counts["worlds_diverged"] == 0.0 and on_host(again.valid)[3].all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "active", "words"),
+    [
+        ((ROWS, 2, 1), [True] * ROWS, r"shape \(12, 2, 1\), wanted \[12 rows, H of 1 or more, 3\]"),
+        ((ROWS, 2, 7), [True] * ROWS, r"shape \(12, 2, 7\)"),
+        ((ROWS, 2, 3), [True] * 2, r"active has shape \(2,\), wanted one flag a row"),
+    ],
+)
+def test_actions_and_flags_of_another_shape_are_refused(both, shape, active, words):
+    begin(both[1], list(range(ROWS)))
+    with pytest.raises(ValueError, match=words):
+        both[1].step(np.zeros(shape, np.float32), active)
+
+
+def test_rows_that_do_not_exist_are_refused_and_none_are_nothing(both):
+    gpu = both[1]
+    with pytest.raises(ValueError, match=r"rows: got \[12\], wanted numbers from 0 to 11"):
+        begin(gpu, [1], rows=[ROWS])
+    assert gpu.reset([], [], []).state.shape == (0, 3)
+    assert gpu.set_state([], []).state.shape == (0, 3) and gpu.get_state([]) == []
+
+
+def test_memory_is_given_back_at_once():
+    """Not when the garbage is collected, which may be minutes later."""
+    gone = batched(2)
+    begin(gone, [0, 1])
+    gone.step(random_chunk(2, 1, seed=0), np.ones(2, bool))
+    left = [weakref.ref(one) for one in (gone._worlds, gone._pictures, gone._step)]
+    gc.collect()
+    gc.disable()
+    try:
+        gone.close()
+        gone.close()
+        assert [one() for one in left] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_contacts_that_are_left_out_are_counted_once_an_episode(both, caplog):
+    gpu = both[1]
+    begin(gpu, list(range(ROWS)))
+    gpu._worlds["overflow"][5] = 1
+    with caplog.at_level(logging.WARNING):
+        counts = [gpu.step(np.zeros((ROWS, 1, 3), np.float32), np.ones(ROWS, bool)).counts for _ in range(2)]
+    assert [one["contacts_left_out"] for one in counts] == [1.0, 0.0]
+    assert "tabletop has no option for them" in caplog.text and "raise" not in caplog.text
+
+
 def test_nothing_is_left_out_where_all_blocks_touch(both):
     gpu = both[1]
     begin(gpu, list(range(ROWS)))
@@ -151,7 +226,7 @@ def test_nothing_is_left_out_where_all_blocks_touch(both):
     worlds["qpos"][:, :3] = 0.03
     result = gpu.step(np.zeros((ROWS, 1, 3), np.float32), np.ones(ROWS, bool))
     assert worlds.seen().constraints > 40
-    assert result.counts == {"contacts_left_out": 0.0}
+    assert result.counts == {"contacts_left_out": 0.0, "worlds_diverged": 0.0}
 
 
 def test_a_run_trains_on_the_batch(tmp_path):

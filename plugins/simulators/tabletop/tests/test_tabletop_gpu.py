@@ -114,6 +114,12 @@ def test_two_batches_side_by_side_do_not_meet():
             equal(alone, together)
 
 
+def test_every_batch_has_a_stream_of_its_own():
+    """Torch hands out 32 streams in turn."""
+    batches = [on_gpu(1)._worlds for _ in range(40)]
+    assert len({one._stream.cuda_stream for one in batches}) == 40
+
+
 def test_memory_is_not_more_than_what_was_reckoned_with():
     before, _ = torch.cuda.mem_get_info()
     wide = on_gpu(2048)

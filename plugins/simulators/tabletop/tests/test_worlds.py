@@ -113,6 +113,13 @@ def test_an_old_driver_is_told_what_is_wanted(version, graphs, told):
     assert told in said and "wanted 12.4 or later" in said and "update it" in said
 
 
+def test_a_warp_without_loops_in_graphs_is_not_blamed_on_the_driver():
+    from rlvla.mujoco_warp.start import driver_problem
+
+    said = driver_problem((12, 4), False)
+    assert "warp-lang" in said and "wanted 12.4" not in said
+
+
 def test_a_driver_that_captures_is_no_problem():
     from rlvla.mujoco_warp.start import driver_problem
 
@@ -128,6 +135,66 @@ def test_what_warp_does_not_take_is_told():
     model.opt.solver = mujoco.mjtSolver.mjSOL_PGS
     with pytest.raises(SimulatorError, match="MuJoCo Warp does not take this model: .*PGS"):
         Worlds(model, 1, limits=Limits(8, 32), device="cpu")
+
+
+def test_a_plugin_of_a_model_is_named():
+    import mujoco
+
+    from rlvla.mujoco_warp.worlds import Limits, Worlds
+
+    model = mujoco.MjModel.from_xml_string(
+        "<mujoco><extension><plugin plugin='mujoco.pid'><instance name='mine'/></plugin></extension>"
+        "<worldbody><body><joint name='hinge'/><geom size='1'/></body></worldbody>"
+        "<actuator><plugin plugin='mujoco.pid' instance='mine' joint='hinge'/></actuator></mujoco>"
+    )
+    with pytest.raises(SimulatorError, match=r"plugins: mujoco\.pid\): take the CPU backend"):
+        Worlds(model, 1, limits=Limits(8, 32), device="cpu")
+
+
+def test_a_world_that_diverges_stays_where_it_was_and_is_told(worlds):
+    import torch
+
+    step = worlds.env_step(2)
+    worlds.restart(torch.ones(4, dtype=torch.bool))
+    worlds["ctrl"].fill_(0.1)
+    before = worlds.state(slice(None)).clone()
+    step()
+    wanted = worlds.state(slice(None)).clone()
+    worlds.set_state(slice(None), before)
+    worlds["qvel"][1, 0], worlds["qvel"][2, 0] = torch.inf, 2e10
+    worlds.frozen[3] = True
+    broken = worlds.state(slice(None)).clone()
+    step()
+    worlds.frozen.zero_()
+    after = worlds.state(slice(None))
+    assert worlds.diverged.tolist() == [False, True, True, False]
+    assert torch.equal(after[0], wanted[0]) and torch.equal(after[1:], broken[1:])
+    worlds.restart(torch.tensor([False, True, False, False]))
+    assert worlds.diverged.tolist() == [False, False, True, False]
+    worlds.restart(torch.ones(4, dtype=torch.bool))
+
+
+def test_sums_are_shared_out_alike_however_many_worlds_there_are():
+    from mujoco_warp._src import solver
+
+    from rlvla.mujoco_warp.launches import one_shape
+
+    kernel = solver._update_gradient_h_incremental_sparse(False)
+    there = solver._jtdaj_groups_per_world
+    assert len({there(count, 600, kernel) for count in (1, 2, 4)}) > 1, (
+        "mujoco_warp does it by itself: delete launches.py"
+    )
+    with one_shape():
+        assert len({solver._jtdaj_groups_per_world(count, 600, kernel) for count in (1, 2, 3, 4, 64, 1024)}) == 1
+    assert solver._jtdaj_groups_per_world is there
+
+
+def test_another_mujoco_warp_is_not_called_deterministic(monkeypatch):
+    from mujoco_warp._src import solver
+
+    monkeypatch.delattr(solver, "_jtdaj_groups_per_world")
+    with pytest.raises(SimulatorError, match="deterministic: mujoco-warp .* leave deterministic out"):
+        made(1, deterministic=True)
 
 
 def test_bodies_do_not_sleep():
@@ -151,7 +218,7 @@ def test_slow_compiling_is_said_aloud(caplog, monkeypatch):
     monkeypatch.setattr(start, "_PATIENCE_S", 0.05)
     with start.compiling():
         time.sleep(0.2)
-    assert "compiling physics kernels, about two minutes the first time; they are kept in" in caplog.text
+    assert "compiling physics kernels, two to five minutes the first time; they are kept in" in caplog.text
     assert str(start.cache_folder()) in caplog.text
     assert "physics kernels are ready after" in caplog.text
 

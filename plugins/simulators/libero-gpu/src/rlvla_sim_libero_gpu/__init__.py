@@ -11,6 +11,7 @@ import rlvla
 from rlvla import configs
 from rlvla.environments import Environment
 from rlvla.errors import ConfigError
+from rlvla.mujoco_warp import device_problem
 from rlvla.specs import SimulatorSpec
 from rlvla_sim_libero import LiberoConfig, LiberoTasks
 from rlvla_sim_libero import describe as describe_libero
@@ -37,17 +38,20 @@ class LiberoGpuConfig(LiberoTasks):
     seed has its own, as in ``libero``, and each reset takes that long."""
     kept_starts: Annotated[int, Ge(1)] = 2000
     """Drawn starts of a task that are kept, the latest used; 30 KB each."""
-    kept_tasks: Annotated[int, Ge(0)] = 2
-    """Tasks whose worlds and compiled scene are kept although no row runs them any more."""
+    kept_tasks: Annotated[int, Ge(0)] = 16
+    """Tasks whose compiled scene is kept although no row runs them any more. Their worlds are kept, too, as long as batches without
+    rows have no more worlds together than there are environments."""
     texture_size: Annotated[int, Ge(16), Le(4096)] = 512
     """Longest side of a texture in pixels; larger ones are averaged down."""
     contacts: Annotated[int, Ge(1)] = 200
     """Room for contacts, of a world on average (all worlds of a task share it). What does not fit is left out of the physics,
-    and counted: metric ``sim/contacts_left_out``."""
+    and counted: metric ``sim/contacts_left_out``, episodes of which some were; all that run in a batch whose room is full."""
     constraints: Annotated[int, Ge(1)] = 600
     """Room for constraint rows of each world: three a contact."""
     deterministic: bool = False
-    """Equal bits from equal starts and actions, whoever else is stepped; costs time on a GPU. (On a CPU it is so anyway.)"""
+    """Equal bits from equal starts and actions on one machine, whoever else is stepped and however many worlds a batch has. Costs
+    time on a GPU. Without it the last digits depend on the size of the batch that a row is in, also on the CPU, and on a GPU on
+    chance; the size depends on which other rows have the same task."""
 
 
 def describe(config: LiberoGpuConfig) -> SimulatorSpec:
@@ -56,8 +60,8 @@ def describe(config: LiberoGpuConfig) -> SimulatorSpec:
     Raises:
         ConfigError: as ``libero``, or a device that is none.
     """
-    if config.device != "cpu" and config.device.partition(":")[0] != "cuda":
-        raise ConfigError([f"device: got {config.device!r}, wanted 'cuda', 'cuda:N' or 'cpu'"])
+    if problem := device_problem(config.device):
+        raise ConfigError([problem])
     shared = {one.name: getattr(config, one.name) for one in dataclasses.fields(LiberoTasks)}
     spec = describe_libero(LiberoConfig(**shared))
     return dataclasses.replace(
@@ -78,7 +82,7 @@ def _notes(config: LiberoGpuConfig) -> tuple[str, ...]:
     ]
     if config.layouts is not None:
         notes.append(f"the seed chooses one of {config.layouts} placements of fixtures for each initial state")
-    if config.device != "cpu" and not config.deterministic:
+    if not config.deterministic:
         notes.append("deterministic is off: equal starts and actions part in the last digits where things touch")
     return tuple(notes)
 

@@ -41,8 +41,9 @@ def _shrink(model: mujoco.MjModel, texture: int, size: int) -> None:
         return
     channels, at = int(model.tex_nchannel[texture]), int(model.tex_adr[texture])
     pixels = model.tex_data[at : at + height * width * channels].reshape(height, width, channels)
-    rows, columns = height // factor, width // factor
-    blocks = pixels[: rows * factor, : columns * factor].reshape(rows, factor, columns, factor, channels)
+    down, across = min(factor, height), min(factor, width)  # a side never vanishes
+    rows, columns = height // down, width // across
+    blocks = pixels[: rows * down, : columns * across].reshape(rows, down, columns, across, channels)
     small = blocks.mean((1, 3), dtype=np.float32).round().astype(np.uint8)
     model.tex_data[at : at + small.size] = small.ravel()
     model.tex_height[texture], model.tex_width[texture] = rows, columns

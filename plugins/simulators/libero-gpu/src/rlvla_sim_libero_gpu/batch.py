@@ -58,7 +58,7 @@ class Batch:
         limits: room for contacts.
         look: pictures.
         device: ``cuda``, ``cuda:N`` or ``cpu``.
-        deterministic: equal bits whoever else is stepped.
+        deterministic: equal bits whoever else is stepped, and however many worlds there are.
         capture: programs as CUDA graphs, where there is a GPU.
     """
 
@@ -88,18 +88,20 @@ class Batch:
             capture=capture,
             pixels=len(look.cameras) * look.size**2,
             start=first.data(model),
+            remedy="raise the options contacts and constraints",
         )
         self._robot, self._goal, lamps = scene.robot(), goal_of(scene), lamps_of(scene)
         with self.worlds.turn():
-            self._lamps = Lamps(lamps, self.worlds) if lamps else None
-            self._make(model)
+            with self.worlds.warp():
+                self._lamps = Lamps(lamps, self.worlds) if lamps else None
+                self._fill(model)
+            self._compile()
 
-    def _make(self, model: mujoco.MjModel) -> None:
-        worlds, look = self.worlds, self.look
+    def _fill(self, model: mujoco.MjModel) -> None:
+        worlds = self.worlds
         data, device = worlds.data, wp.device_from_torch(worlds.device)
-        frozen = wp.from_torch(worlds.frozen)
-        self._frozen = frozen
-        self.controller = Controller(self._robot, worlds.model, self.count, device, frozen)
+        self._frozen = wp.from_torch(worlds.frozen)
+        self.controller = Controller(self._robot, worlds.model, self.count, device, worlds.still)
         self._seen = {name: worlds[name].clone() for name in (*_DRAWN, *_POSE)}
         self._fingers = worlds["qpos"].clone()
         self._finger_at = torch.as_tensor(self._robot.finger_qpos, device=worlds.device)
@@ -111,7 +113,10 @@ class Batch:
         self._finger_copy = (self._flat(worlds["qpos"]), self._flat(self._fingers))
         self._judged = Judge(self._goal, model.ngeom, self.count, device)
         self.solved = self._judged.solved
-        """bool ``[N]``: the goal holds after the last action (of worlds that were live)."""
+        """bool ``[N]``: the goal holds after the last action (of worlds that were live and have not diverged)."""
+
+    def _compile(self) -> None:
+        worlds, look = self.worlds, self.look
         self._step = worlds.env_step(SUBSTEPS, self._between, self._judge)
         size = (look.size, look.size)
         # Group 1 is what is to be seen, group 0 collision shapes.
@@ -142,10 +147,11 @@ class Batch:
 
     def _note(self, copies: Sequence[tuple[Any, Any]]) -> None:
         for source, target in copies:
-            wp.launch(copy_where, dim=source.shape, inputs=[self._frozen, False, source], outputs=[target])
+            wp.launch(copy_where, dim=source.shape, inputs=[self.worlds.still, False, source], outputs=[target])
 
     def _placed(self) -> None:
         """Make what is shown up to date with ``qpos`` where worlds are not frozen."""
+        wp.copy(self.worlds.still, self._frozen)
         mjw.kinematics(self.worlds.model, self.worlds.data)
         mjw.com_pos(self.worlds.model, self.worlds.data)
         mjw.camlight(self.worlds.model, self.worlds.data)
@@ -205,6 +211,10 @@ class Batch:
         self.controller.action.copy_(action_N7)
         torch.logical_not(live_N, out=self.worlds.frozen)
         self._step()
+
+    def close(self) -> None:
+        """Give the memory of worlds, pictures and programs back, as soon as nobody holds this batch."""
+        self.worlds.close()
 
     def draw(self) -> dict[str, Tensor]:
         """Return camera name to uint8 ``[N, size, size, 3]`` of what observations show: LIBERO's, turned by 180 degrees."""

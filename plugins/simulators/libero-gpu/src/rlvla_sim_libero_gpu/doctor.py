@@ -59,7 +59,7 @@ def _device(config: LiberoGpuConfig, bddl: Path) -> Iterator[Check]:
         "kernels",
         True,
         f"{kept / 2**20:.0f} MiB of compiled kernels in {cache_folder()}"
-        + ("" if kept else ": the first start compiles them, two to four minutes"),
+        + ("" if kept else ": the first start compiles them, two to five minutes"),
     )
     yield _memory(config, bddl, device)
 

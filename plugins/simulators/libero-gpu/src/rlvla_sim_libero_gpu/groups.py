@@ -1,31 +1,45 @@
 """Which world each row is: worlds of one task are batches of one compiled model.
 
-A batch has a fixed number of worlds. Rows that come to a task take its free worlds first; for those that find none another
-batch is made, of as many worlds as rows are looking for one, so rows that are reset together run together. Batches in which
-no row is any more are kept for their task, and go with it.
+A batch has a fixed number of worlds, and stepping few takes nearly as long as stepping many, so a task is to have few batches. Its
+first has room for the rows that it will have by chance; where it runs out, the next has as many worlds again. Rows that begin are
+packed into the batch that has most, so others run empty. Those are kept, of any task, for rows that come, up to as many worlds as
+there are rows; the one that was left longest ago goes first.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rlvla.mujoco_warp.room import NoRoom
 from rlvla_sim_libero.scene import Scene
 from rlvla_sim_libero_gpu import LiberoGpuConfig
 from rlvla_sim_libero_gpu.batch import Batch
 from rlvla_sim_libero_gpu.starts import Begun, Starts
 
 Make = Callable[[Scene, Begun, int], Batch]
+_DEVIATIONS = 3.0
+"""Of the number of rows that a task has when each row draws its own: so many beyond the mean have a world in its first batch."""
 
 
-@dataclass
+def expected(rows: int, tasks: int) -> int:
+    """Return how many of the rows one of the tasks will hardly ever exceed, if each row draws its task."""
+    share = rows / tasks
+    return min(rows, math.ceil(share + _DEVIATIONS * math.sqrt(share * (1 - 1 / tasks))))
+
+
+@dataclass(eq=False)
 class Group:
     """A batch and the rows in it."""
 
     batch: Batch
     rows: dict[int, int] = field(default_factory=dict)
     """Row to world."""
+
+    left: int = 0
+    """When a row was placed or left here last, in calls of :meth:`Groups.place`."""
 
     def world_of(self, row: int) -> int:
         """Return the world of a row that is here."""
@@ -46,6 +60,9 @@ class _Task:
     def is_idle(self) -> bool:
         return not any(group.rows for group in self.groups)
 
+    def worlds(self) -> int:
+        return sum(group.batch.count for group in self.groups)
+
 
 class Groups:
     """Tasks by number, the one that was left first first.
@@ -54,12 +71,23 @@ class Groups:
         compiled: compiles a task.
         make: a batch of a task, waiting at a start, with so many worlds.
         config: how many tasks are kept that no row runs.
+        rows: that there are.
+        tasks: that there are.
     """
 
-    def __init__(self, compiled: Callable[[int], tuple[Scene, Starts]], make: Make, config: LiberoGpuConfig) -> None:
-        self._compiled, self._make, self._kept = compiled, make, config.kept_tasks
+    def __init__(
+        self,
+        compiled: Callable[[int], tuple[Scene, Starts]],
+        make: Make,
+        config: LiberoGpuConfig,
+        rows: int,
+        tasks: int,
+    ) -> None:
+        self._compiled, self._make, self._kept, self._rows = compiled, make, config.kept_tasks, rows
+        self._least = expected(rows, tasks)
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
         self._of: dict[int, Group] = {}
+        self._now = 0
 
     def prepare(self, task: int) -> None:
         """Compile a task, unless it is there."""
@@ -84,39 +112,73 @@ class Groups:
         return list(found.values())
 
     def place(self, rows: Sequence[int], tasks: Sequence[int], begun: Sequence[Begun]) -> list[tuple[Group, int]]:
-        """Let rows run tasks, where they are about to begin; returns group and world of each."""
+        """Let rows run tasks, where they are about to begin; returns group and world of each.
+
+        Raises:
+            NoRoom: not even for as many worlds as rows, when everything that is idle has gone.
+        """
+        self._now += 1
         for row, task in zip(rows, tasks, strict=True):
             self.prepare(task)
-            if row in self._of and self._of[row] not in self._tasks[task].groups:
-                del self._of[row].rows[row]
-                del self._of[row]
+            self._leave(row)
         for task in dict.fromkeys(tasks):
-            looking = [number for number, one in enumerate(tasks) if one == task and rows[number] not in self._of]
-            self._settle(self._tasks[task], [rows[number] for number in looking], [begun[number] for number in looking])
+            mine = [number for number, one in enumerate(tasks) if one == task]
+            self._settle(self._tasks[task], [rows[number] for number in mine], begun[mine[0]])
             self._tasks.move_to_end(task)
-        self._drop()
+        self._drop_tasks()
+        self._drop_batches(self._rows)
         return [(self._of[row], self._of[row].rows[row]) for row in rows]
 
-    def _settle(self, task: _Task, rows: list[int], begun: Sequence[Begun]) -> None:
-        """Give rows free worlds of a task, and make those that are missing."""
-        free = [(group, world) for group in task.groups for world in group.free()]
-        if len(rows) > len(free):
-            group = Group(self._make(task.scene, begun[0], len(rows) - len(free)))
-            task.groups.append(group)
-            free += [(group, world) for world in group.free()]
+    def _leave(self, row: int) -> None:
+        if group := self._of.pop(row, None):
+            del group.rows[row]
+            group.left = self._now
+
+    def _settle(self, task: _Task, rows: list[int], first: Begun) -> None:
+        """Give rows worlds of a task, those of the batch with most rows first, and make those that are missing."""
+        missing = len(rows) - sum(len(group.free()) for group in task.groups)
+        if missing > 0:
+            task.groups.append(Group(self._made(task, first, missing)))
+        packed = sorted(task.groups, key=lambda group: (-len(group.rows), -group.batch.count))
+        free = [(group, world) for group in packed for world in group.free()]
         for row, (group, world) in zip(rows, free, strict=False):
-            group.rows[row] = world
+            group.rows[row], group.left = world, self._now
             self._of[row] = group
 
-    def _drop(self) -> None:
+    def _made(self, task: _Task, first: Begun, missing: int) -> Batch:
+        """Return a batch with the worlds that are missing and some for rows to come, where there is room for those."""
+        there = task.worlds()
+        wanted = min(max(missing, self._least, there), max(missing, self._rows - there))
+        try:
+            return self._make(task.scene, first, wanted)
+        except NoRoom:
+            self._drop_batches(0)
+        return self._make(task.scene, first, missing)
+
+    def _drop_tasks(self) -> None:
         """Close all but the last ``kept_tasks`` tasks that no row runs."""
         idle = [number for number, task in self._tasks.items() if task.is_idle()]
         for number in idle[: max(0, len(idle) - self._kept)]:
-            self._tasks.pop(number).scene.close()
+            self._close(self._tasks.pop(number))
+
+    def _drop_batches(self, kept: int) -> None:
+        """Close the batches without rows that were left longest ago, until those that stay have no more worlds than ``kept``."""
+        idle = [(group.left, task, group) for task in self._tasks.values() for group in task.groups if not group.rows]
+        for _, task, group in sorted(idle, key=lambda one: -one[0]):
+            kept -= group.batch.count
+            if kept < 0:
+                task.groups.remove(group)
+                group.batch.close()
+
+    @staticmethod
+    def _close(task: _Task) -> None:
+        for group in task.groups:
+            group.batch.close()
+        task.scene.close()
 
     def close(self) -> None:
         """Close all of them, whoever runs them."""
         for task in self._tasks.values():
-            task.scene.close()
+            self._close(task)
         self._tasks.clear()
         self._of.clear()

@@ -87,7 +87,7 @@ def put(
 
 
 class Lamps:
-    """The lamps of N worlds. Used within ``worlds.turn()``.
+    """The lamps of N worlds. Made within ``worlds.warp()``, used in programs.
 
     Args:
         lamps: of the task.
@@ -98,7 +98,7 @@ class Lamps:
         device = wp.device_from_torch(worlds.device)
         self._worlds, self._device = worlds, device
         self._dim = (worlds.count, len(lamps))
-        self._frozen = wp.from_torch(worlds.frozen)
+        self._still = worlds.still
         self._geoms = [lamp.geom for lamp in lamps]
         knobs = [lamp.knob for lamp in lamps]
         limits = [in_float32(one.limit, one.sign, one.inclusive) for one in knobs]
@@ -141,17 +141,17 @@ class Lamps:
         wp.launch(
             switch,
             dim=self._dim,
-            inputs=[self._frozen, data.qpos, *columns],
+            inputs=[self._still, data.qpos, *columns],
             outputs=[self.model.geom_rgba],
             device=self._device,
         )
 
     def put(self, data: Any, shown: Any) -> None:
-        """Launch what puts the stand-ins among ``shown`` geoms; not of frozen worlds."""
+        """Launch what puts the stand-ins among ``shown`` geoms; not of worlds that stand still."""
         wp.launch(
             put,
             dim=self._dim,
-            inputs=[self._frozen, self._site, self._geom, data.site_xpos, data.site_xmat],
+            inputs=[self._still, self._site, self._geom, data.site_xpos, data.site_xmat],
             outputs=[shown.geom_xpos, shown.geom_xmat],
             device=self._device,
         )

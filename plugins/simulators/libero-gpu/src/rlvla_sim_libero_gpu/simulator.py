@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rlvla_sim_libero import CAMERAS, published, startup, step_limits
 from rlvla_sim_libero.task_files import TaskFiles
@@ -21,6 +22,7 @@ from torch import Tensor  # noqa: E402
 
 from rlvla.arrays import on_host  # noqa: E402
 from rlvla.errors import SimulatorError  # noqa: E402
+from rlvla.mujoco_warp.rows import check_shapes, checked_rows  # noqa: E402
 from rlvla.mujoco_warp.start import checked_device  # noqa: E402
 from rlvla.mujoco_warp.worlds import Limits, side_by_side  # noqa: E402
 from rlvla.seeds import derive  # noqa: E402
@@ -40,12 +42,35 @@ _RUNNING, _ENDED, _EMPTY = 0, 1, 2
 
 @dataclass
 class _Outcome:
-    """What happened in a chunk, on the device; bool and float ``[N, H]``."""
+    """What happened in a chunk, on the device."""
 
     reward: Tensor
+    """float ``[N, H]``."""
     terminated: Tensor
+    """bool ``[N, H]``, as the next two."""
     truncated: Tensor
     valid: Tensor
+    success: Tensor
+    """bool ``[N]``, as the next two."""
+    diverged: Tensor
+    left_out: Tensor
+
+    @classmethod
+    def none(cls, rows: int, horizon: int, device: torch.device) -> _Outcome:
+        """Return that of a chunk in which nothing has happened yet."""
+        flags = torch.zeros(3, rows, horizon, dtype=torch.bool, device=device)
+        ends = torch.zeros(3, rows, dtype=torch.bool, device=device)
+        return cls(torch.zeros(rows, horizon, device=device), *flags, *ends)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Rows of a group and their worlds, on the host and on the device."""
+
+    rows: list[int]
+    worlds: list[int]
+    row_n: Tensor
+    world_n: Tensor
 
 
 class LiberoGpuSimulator(Simulator):
@@ -63,13 +88,23 @@ class LiberoGpuSimulator(Simulator):
         self._cameras = [CAMERAS[role] for role in config.cameras]
         look = Look(tuple(self._cameras), config.image_size, config.texture_size)
         self._groups = Groups(
-            self._compiled, lambda scene, first, count: self._batch(scene, first, count, look), config
+            self._compiled,
+            lambda scene, first, count: self._batch(scene, first, count, look),
+            config,
+            rows,
+            len(self.spec.tasks),
         )
+        self._places_of: WeakKeyDictionary[Group, _Places] = WeakKeyDictionary()
+        """What was uploaded last for each group."""
         if config.bddl_file is not None:
             self._groups.prepare(0)  # what its goal asks for may be nothing that can be judged here
         self._task_of = [0] * rows
         self._condition = np.full(rows, _EMPTY)
         self._steps = torch.zeros(rows, dtype=torch.long, device=self._device)
+        self._left_out = np.zeros(rows, bool)
+        """Episodes that are counted already."""
+        self._unstable: set[int] = set()
+        """Tasks that were told to have diverged."""
         self._recorded: list[int] = []
         size = config.image_size
         self._images = {
@@ -98,11 +133,13 @@ class LiberoGpuSimulator(Simulator):
     # ---- the contract -----------------------------------------------------------------------------------------------
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
-        rows = [int(row) for row in rows]
+        rows = checked_rows(rows, self._rows)
         if not len(rows) == len(seeds) == len(starts):
             raise ValueError(
                 f"got {len(rows)} rows, {len(seeds)} seeds and {len(starts)} starts, wanted one of each a row"
             )
+        if not rows:
+            return self._observation(rows)
         stored = [self._files.stored(start) for start in starts]
         begun = [
             self._groups.starts(start.task).get(self._layout(int(seed)), start.state, state)
@@ -119,6 +156,8 @@ class LiberoGpuSimulator(Simulator):
         return seed if layouts is None else derive(seed, "layout") % layouts
 
     def _begin(self, rows: list[int], tasks: Sequence[int], begun: Sequence[Begun]) -> None:
+        self._condition[rows] = _EMPTY  # until they have begun: there may be no room
+        self._left_out[rows] = False
         places = self._groups.place(rows, tasks, begun)
         for row, task in zip(rows, tasks, strict=True):
             self._task_of[row] = task
@@ -126,70 +165,107 @@ class LiberoGpuSimulator(Simulator):
             mine = [number for number, (one, _) in enumerate(places) if one is group]
             with group.batch.worlds.turn():
                 group.batch.begin([places[number][1] for number in mine], [begun[number] for number in mine])
-                self._look(group, [rows[number] for number in mine])
+                self._look(group, self._places(group, [rows[number] for number in mine]))
 
     def step(self, chunk_NHA: Any, active_N: Any) -> ChunkResult:
         active_N = np.asarray(on_host(active_N), bool)
         chunk = torch.as_tensor(chunk_NHA).to(self._device, torch.float32)
         self._check_step(chunk, active_N)
-        shape = chunk.shape[:2]
-        outcome = _Outcome(
-            torch.zeros(shape, device=self._device),
-            *(torch.zeros(shape, dtype=torch.bool, device=self._device) for _ in range(3)),
-        )
+        outcome = _Outcome.none(*chunk.shape[:2], self._device)
         frames: list[list[Tensor]] = [[] for _ in range(self._rows)]
-        groups = self._groups.running(np.flatnonzero(active_N).tolist())
+        groups = [
+            (group, self._places(group, rows))
+            for group, rows in self._groups.running(np.flatnonzero(active_N).tolist())
+        ]
+        # From here on the host waits for no batch until all have been given their work (videos apart).
         with side_by_side(group.batch.worlds for group, _ in groups):
-            for group, rows in groups:
+            for group, places in groups:
                 with group.batch.worlds.lane():
-                    self._play(group, rows, chunk, outcome, frames)
-                    self._look(group, rows)
-        over_N = on_host((outcome.terminated | outcome.truncated).any(1))
-        self._condition[over_N] = _ENDED
+                    self._play(group, places, chunk, outcome, frames)
+            for group, places in groups:
+                with group.batch.worlds.lane():
+                    self._look(group, places)
+        counts = self._ended(outcome, groups)
         return ChunkResult(
-            self._observation(range(self._rows)),
+            self._observation(),
             outcome.reward,
             outcome.terminated,
             outcome.truncated,
             outcome.valid,
-            outcome.terminated.any(1),
+            outcome.success,
             self._films(frames) if self._recorded else None,
-            counts={"contacts_left_out": self._left_out(groups)},
+            counts=counts,
         )
 
+    def _places(self, group: Group, rows: list[int]) -> _Places:
+        """Return where rows of a group are; uploaded only where that has changed."""
+        worlds = [group.world_of(row) for row in rows]
+        known = self._places_of.get(group)
+        if known is None or (known.rows, known.worlds) != (rows, worlds):
+            row_n, world_n = self._uploaded([rows, worlds])
+            known = self._places_of[group] = _Places(rows, worlds, row_n, world_n)
+        return known
+
+    def _uploaded(self, numbers: Any) -> Tensor:
+        """Return integers on the device; the host does not wait for what runs there."""
+        here = torch.tensor(numbers, dtype=torch.long)
+        here = here.pin_memory() if self._device.type == "cuda" else here
+        return here.to(self._device, non_blocking=True)
+
     def _play(
-        self, group: Group, rows: list[int], chunk: Tensor, outcome: _Outcome, frames: list[list[Tensor]]
+        self, group: Group, places: _Places, chunk: Tensor, outcome: _Outcome, frames: list[list[Tensor]]
     ) -> None:
         """Execute the chunk's actions in the worlds of some rows, each until its episode ends."""
-        batch, limit = group.batch, self._limits[self._task_of[rows[0]]]
-        row_n = torch.as_tensor(rows, device=self._device)
-        world_n = torch.as_tensor([group.world_of(row) for row in rows], device=self._device)
+        batch, limit = group.batch, self._limits[self._task_of[places.rows[0]]]
+        row_n, world_n = places.row_n, places.world_n
         action_W = torch.zeros(batch.count, chunk.shape[2], device=self._device)
         live_W = torch.zeros(batch.count, dtype=torch.bool, device=self._device)
-        live_n = torch.ones(len(rows), dtype=torch.bool, device=self._device)
+        live_n = torch.ones(len(places.rows), dtype=torch.bool, device=self._device)
         for number in range(chunk.shape[1]):
             action_W[world_n] = chunk[row_n, number]
             live_W[world_n] = live_n
             batch.step(action_W, live_W)
-            solved_n = batch.solved[world_n] & live_n
+            diverged_n = batch.worlds.diverged[world_n] & live_n
+            solved_n = batch.solved[world_n] & live_n & ~diverged_n
             self._steps[row_n] += live_n
-            late_n = live_n & ~solved_n & (self._steps[row_n] >= limit)
+            over_n = solved_n | diverged_n
+            late_n = live_n & ~over_n & (self._steps[row_n] >= limit)
             outcome.valid[row_n, number] = live_n
-            outcome.terminated[row_n, number] = solved_n
+            outcome.terminated[row_n, number] = over_n
             outcome.truncated[row_n, number] = late_n
             outcome.reward[row_n, number] = solved_n * self._config.success_reward
+            outcome.success[row_n] |= solved_n
+            outcome.diverged[row_n] |= diverged_n
             if self._recorded:
-                self._film(group, rows, live_n, frames)
-            live_n = live_n & ~(solved_n | late_n)
+                self._film(group, places.rows, live_n, frames)
+            live_n = live_n & ~(over_n | late_n)
+        outcome.left_out[row_n] = batch.worlds.overflowed()[world_n]
+
+    def _ended(self, outcome: _Outcome, groups: Sequence[tuple[Group, _Places]]) -> dict[str, float]:
+        """Wait for a chunk, note whose episodes have ended, and return what is counted."""
+        over_N = (outcome.terminated | outcome.truncated).any(1)
+        over, diverged, left_out = on_host(torch.stack([over_N, outcome.diverged, outcome.left_out]))
+        self._condition[over] = _ENDED
+        newly = left_out & ~self._left_out
+        self._left_out |= left_out
+        for group, places in groups:
+            if newly[places.rows].any():
+                group.batch.worlds.warn()
+        for row in np.flatnonzero(diverged).tolist():
+            self._say_diverged(self._task_of[row])
+        return {"contacts_left_out": float(newly.sum()), "worlds_diverged": float(diverged.sum())}
+
+    def _say_diverged(self, task: int) -> None:
+        if task not in self._unstable:
+            self._unstable.add(task)
+            log.warning(
+                "task %s: the physics of a world diverged (positions or velocities that are no numbers, or beyond 1e10); its episode "
+                "ended as a failure. Metric sim/worlds_diverged counts them; this is said once a task",
+                self.spec.tasks[task].name,
+            )
 
     def _check_step(self, chunk: Tensor, active_N: np.ndarray) -> None:
-        if chunk.ndim != 3 or (chunk.shape[0], chunk.shape[2]) != (self._rows, self.spec.action_dim):
-            raise ValueError(
-                f"actions have shape {tuple(chunk.shape)}, LIBERO takes [{self._rows} rows, H, {self.spec.action_dim}] "
-                "(3 position, 3 rotation, 1 gripper)"
-            )
-        if active_N.shape != (self._rows,):
-            raise ValueError(f"active has shape {active_N.shape}, wanted one flag a row: ({self._rows},)")
+        check_shapes(chunk, active_N, self._rows, "3 position, 3 rotation, 1 gripper", self.spec.action_dim)
         if never := np.flatnonzero(active_N & (self._condition == _EMPTY)).tolist():
             raise ValueError(f"rows {never} are active but were never reset")
         if over := np.flatnonzero(active_N & (self._condition == _ENDED)).tolist():
@@ -203,18 +279,18 @@ class LiberoGpuSimulator(Simulator):
             self._groups.prepare(int(task))
 
     def close(self) -> None:
+        """Give the memory of worlds, pictures and programs back; compiled scenes, too."""
         self._groups.close()
+        self._images = {}
         self._condition[:] = _EMPTY
 
     # ---- what is seen -----------------------------------------------------------------------------------------------
 
-    def _look(self, group: Group, rows: list[int]) -> None:
+    def _look(self, group: Group, places: _Places) -> None:
         """Take new pictures of some rows of a group, and read their state."""
-        row_n = torch.as_tensor(rows, device=self._device)
-        world_n = torch.as_tensor([group.world_of(row) for row in rows], device=self._device)
         for name, pictures in group.batch.draw().items():
-            self._images[name][row_n] = pictures[world_n]
-        self._state[row_n] = group.batch.state()[world_n]
+            self._images[name][places.row_n] = pictures[places.world_n]
+        self._state[places.row_n] = group.batch.state()[places.world_n]
 
     def _film(self, group: Group, rows: list[int], live_n: Tensor, frames: list[list[Tensor]]) -> None:
         picture = group.batch.draw()[self._cameras[0]]
@@ -228,8 +304,13 @@ class LiberoGpuSimulator(Simulator):
         none = torch.zeros(0, size, size, 3, dtype=torch.uint8, device=self._device)
         return [torch.stack(taken) if taken else none for taken in frames]
 
-    def _observation(self, rows: Sequence[int]) -> Observation:
-        chosen = torch.as_tensor(list(rows), device=self._device)
+    def _observation(self, rows: Sequence[int] | None = None) -> Observation:
+        """Return what some rows show; None: all."""
+        if rows is None:
+            chosen: Any = slice(None)
+            rows = range(self._rows)
+        else:
+            chosen = self._uploaded(list(rows))
         return Observation(
             images={name: pictures[chosen] for name, pictures in self._images.items()},
             state=self._state[chosen],
@@ -240,17 +321,6 @@ class LiberoGpuSimulator(Simulator):
         self._recorded = [int(row) for row in rows]
 
     # ---- the rest ---------------------------------------------------------------------------------------------------
-
-    def _left_out(self, groups: Sequence[tuple[Group, list[int]]]) -> float:
-        """Return in how many of these rows contacts have been left out since their reset."""
-        count = 0
-        for group, rows in groups:
-            overflowed = on_host(group.batch.worlds.overflowed())
-            mine = sum(bool(overflowed[group.world_of(row)]) for row in rows)
-            if mine:
-                group.batch.worlds.warn()
-            count += mine
-        return float(count)
 
     def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         states = []
@@ -266,7 +336,8 @@ class LiberoGpuSimulator(Simulator):
         return states
 
     def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> Observation:
-        rows = [int(row) for row in rows]
+        if not (rows := checked_rows(rows, self._rows)):
+            return self._observation(rows)
         tasks, steps, conditions = np.stack([one["counters"] for one in states]).T.tolist()
         for task in tasks:
             self._files.check_task(task)

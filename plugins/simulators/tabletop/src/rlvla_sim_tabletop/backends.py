@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlvla.errors import SimulatorError
+from rlvla.mujoco_warp import device_problem
 from rlvla.plugin import unmet_requirements
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def problems(config: TabletopConfig) -> list[str]:
             for option, default in (("device", "cuda"), ("deterministic", False))
             if getattr(config, option) != default
         ]
-    elif config.device != "cpu" and config.device.partition(":")[0] != "cuda":
-        found.append(f"device: got {config.device!r}, wanted 'cuda', 'cuda:N' or 'cpu'")
+    elif problem := device_problem(config.device):
+        found.append(problem)
     return found
 
 

@@ -6,6 +6,7 @@ Letters: N rows, n chosen rows, H actions in a chunk, A action dimensions, B blo
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -22,12 +23,14 @@ from torch import Tensor
 from rlvla.arrays import on_host
 from rlvla.errors import SimulatorError
 from rlvla.mujoco_warp.pictures import Pictures
+from rlvla.mujoco_warp.rows import check_shapes, checked_rows
 from rlvla.mujoco_warp.worlds import Limits, Worlds
 from rlvla.simulator import ChunkResult, Observation, Simulator
 from rlvla.specs import Start
 from rlvla_sim_tabletop import COLOURS, TEMPLATES, TabletopConfig, describe, scene
 from rlvla_sim_tabletop.expert import STEP_M, pushes
 
+log = logging.getLogger(__name__)
 LIMITS = Limits(contacts=32, constraints=128)
 """Three pairs of boxes touch at eight points each and the hand at three; a contact takes four rows, the hand's limits three."""
 
@@ -48,6 +51,7 @@ class BatchedTabletop(Simulator):
             deterministic=config.deterministic,
             capture=capture,
             pixels=size * size,
+            remedy="tabletop has no option for them; please report what was played",
         )
         self._pictures = Pictures(self._worlds, {"front": (size, size)})
         self._step = self._worlds.env_step(scene.SUBSTEPS)
@@ -57,6 +61,10 @@ class BatchedTabletop(Simulator):
         self._template = np.zeros(rows, np.int64)
         self._over = np.ones(rows, bool)
         """On the host: rows that wait for a reset."""
+        self._counted = np.zeros(rows, bool)
+        """Episodes whose contacts were left out and that are counted already."""
+        self._unstable = False
+        """It was said that worlds diverge."""
         self._recorded: list[int] = []
         with self._worlds.turn():
             self._fill(model.jnt_range[:3].copy())
@@ -84,13 +92,19 @@ class BatchedTabletop(Simulator):
     # ---- the contract -----------------------------------------------------------------------------------------------
 
     def reset(self, rows: Sequence[int], seeds: Sequence[int], starts: Sequence[Start]) -> Observation:
-        rows = [int(row) for row in rows]
+        rows = checked_rows(rows, self._rows)
+        if not len(rows) == len(seeds) == len(starts):
+            raise ValueError(
+                f"got {len(rows)} rows, {len(seeds)} seeds and {len(starts)} starts, wanted one of each a row"
+            )
+        if not rows:
+            return self._observation(rows)
         scenes = [
             scene.drawn(seed, start, self.config.spacing) for seed, start in zip(seeds, starts, strict=True)
         ]  # all of them, before a row is touched
         for row, start, one in zip(rows, starts, scenes, strict=True):
             self._tell(row, start.task, one.template)
-        self._over[rows] = False
+        self._over[rows] = self._counted[rows] = False
         with self._worlds.turn():
             self._begin(rows, [start.task for start in starts], scenes)
         return self._observation(rows)
@@ -119,47 +133,70 @@ class BatchedTabletop(Simulator):
         chunk = torch.as_tensor(chunk_NHA).to(self._worlds.device, torch.float32)
         self._check_step(chunk, active_N)
         with self._worlds.turn():
-            result = self._play(chunk, self._on_device(active_N))
-        over_N = on_host((result.terminated | result.truncated).any(1))
-        self._over |= over_N
-        result.counts = {"contacts_left_out": self._left_out(active_N)}
+            result, diverged_N = self._play(chunk, self._on_device(active_N))
+        over_N = (result.terminated | result.truncated).any(1)
+        over, diverged, left_out = on_host(torch.stack([over_N, diverged_N, self._worlds.overflowed()]))
+        self._over |= over
+        result.counts = {
+            "contacts_left_out": self._left_out(left_out & active_N),
+            "worlds_diverged": self._diverged(diverged),
+        }
         result.observation = self._observation()
         return result
 
-    def _left_out(self, active_N: np.ndarray) -> float:
-        """Return in how many of these rows contacts have been left out since their reset."""
-        count = int((on_host(self._worlds.overflowed()) & active_N).sum())
-        if count:
+    def _left_out(self, left_out_N: np.ndarray) -> float:
+        """Return in how many of these episodes contacts were left out for the first time."""
+        newly_N = left_out_N & ~self._counted
+        self._counted |= left_out_N
+        if newly_N.any():
             self._worlds.warn()
-        return float(count)
+        return float(newly_N.sum())
+
+    def _diverged(self, diverged_N: np.ndarray) -> float:
+        """Return how many of these worlds diverged, and say it once."""
+        if diverged_N.any() and not self._unstable:
+            self._unstable = True
+            row = int(np.flatnonzero(diverged_N)[0])
+            log.warning(
+                "the physics of a world diverged (positions or velocities that are no numbers, or beyond 1e10), asked to %r; its "
+                "episode ended as a failure. Metric sim/worlds_diverged counts them; this is said once",
+                self._instruction[row],
+            )
+        return float(diverged_N.sum())
 
     def _check_step(self, chunk: Tensor, active_N: np.ndarray) -> None:
+        check_shapes(chunk, active_N, self._rows, "displacement of the hand", 3)
         if over := np.flatnonzero(active_N & self._over).tolist():
             raise SimulatorError(f"rows {over} were stepped after their episode ended: reset them first")
         finite_N = on_host(torch.isfinite(chunk).flatten(1).all(1))
         if broken := np.flatnonzero(active_N & ~finite_N).tolist():
             raise SimulatorError(f"rows {broken} got actions that are not finite: {chunk[broken].tolist()}")
 
-    def _play(self, chunk: Tensor, active_N: Tensor) -> ChunkResult:
+    def _play(self, chunk: Tensor, active_N: Tensor) -> tuple[ChunkResult, Tensor]:
+        """Execute a chunk; returns what happened, and bool ``[N]``: which worlds diverged in it."""
         rows, horizon = chunk.shape[:2]
         reward = torch.zeros(rows, horizon, device=chunk.device)
         valid, terminated, truncated = (torch.zeros_like(reward, dtype=torch.bool) for _ in range(3))
-        success_N = torch.zeros_like(active_N)
+        success_N, broken_N = torch.zeros_like(active_N), torch.zeros_like(active_N)
         frames: list[list[Tensor]] | None = [[] for _ in range(rows)] if self._recorded else None
         for action in range(horizon):
             live_N = active_N & ~self._ended
             self._act(chunk[:, action], live_N)
-            outcome_N = self._outcomes() * live_N
+            diverged_N = self._worlds.diverged & live_N
+            sound_N = live_N & ~diverged_N
+            outcome_N = self._outcomes() * sound_N
             valid[:, action] = live_N
-            reward[:, action] = torch.where(live_N, self._rewards(outcome_N, live_N), 0.0)
-            terminated[:, action] = outcome_N != 0
-            truncated[:, action] = live_N & (outcome_N == 0) & (self._steps >= self.config.max_episode_steps)
+            reward[:, action] = torch.where(sound_N, self._rewards(outcome_N, sound_N), 0.0)
+            terminated[:, action] = (outcome_N != 0) | diverged_N
+            truncated[:, action] = sound_N & (outcome_N == 0) & (self._steps >= self.config.max_episode_steps)
             self._ended |= terminated[:, action] | truncated[:, action]
             success_N |= outcome_N == 1
+            broken_N |= diverged_N
             if frames is not None:
                 self._film(frames, live_N)
         self._look(active_N)
-        return ChunkResult(Observation({}, reward, []), reward, terminated, truncated, valid, success_N, frames)
+        result = ChunkResult(Observation({}, reward, []), reward, terminated, truncated, valid, success_N, frames)
+        return result, broken_N
 
     def _act(self, move_NA: Tensor, live_N: Tensor) -> None:
         worlds, ctrl_NA = self._worlds, self._worlds["ctrl"]
@@ -211,7 +248,7 @@ class BatchedTabletop(Simulator):
         state_NA = (self._worlds["qpos"][:, :3] - self._centre) / self._scale
         if rows is None:
             return Observation({"front": self._images}, state_NA, list(self._instruction))
-        chosen = self._on_device(rows)
+        chosen = self._on_device(np.asarray(rows, np.int64))
         return Observation({"front": self._images[chosen]}, state_NA[chosen], [self._instruction[row] for row in rows])
 
     def record_video(self, rows: Sequence[int]) -> None:
@@ -220,7 +257,9 @@ class BatchedTabletop(Simulator):
     # ---- the rest ---------------------------------------------------------------------------------------------------
 
     def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        chosen = self._on_device(list(rows))
+        if not (rows := checked_rows(rows, self._rows)):
+            return []
+        chosen = self._on_device(rows)
         with self._worlds.turn():
             told = {
                 "physics": self._worlds.state(chosen),
@@ -230,14 +269,15 @@ class BatchedTabletop(Simulator):
             episode = torch.stack([self._goal, self._steps, self._ended.long()], 1)[chosen]
         host = {name: on_host(tensor) for name, tensor in told.items()}
         goal_n, steps_n, ended_n = on_host(episode).T
-        episode_n4 = np.stack([goal_n, self._template[list(rows)], steps_n, ended_n], 1)
+        episode_n4 = np.stack([goal_n, self._template[rows], steps_n, ended_n], 1)
         return [
             {**{name: np.array(array[place]) for name, array in host.items()}, "episode": episode_n4[place]}
             for place in range(len(episode_n4))
         ]
 
     def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> Observation:
-        rows = [int(row) for row in rows]
+        if not (rows := checked_rows(rows, self._rows)):
+            return self._observation(rows)
         saved = {
             name: np.stack([one[name] for one in states]) for name in ("physics", "origin", "potential", "episode")
         }
@@ -245,6 +285,7 @@ class BatchedTabletop(Simulator):
         for row, goal, template in zip(rows, goal_n.tolist(), template_n.tolist(), strict=True):
             self._tell(row, goal, template)
         self._over[rows] = ended_n.astype(bool)
+        self._counted[rows] = False
         with self._worlds.turn():
             chosen = self._on_device(rows)
             self._worlds.set_state(chosen, self._on_device(saved["physics"]))
@@ -278,5 +319,7 @@ class BatchedTabletop(Simulator):
 
     def close(self) -> None:
         """Give the memory of worlds, pictures and programs back."""
+        if "_worlds" in vars(self):
+            self._worlds.close()
         for name in ("_worlds", "_pictures", "_step", "_images"):
             vars(self).pop(name, None)
