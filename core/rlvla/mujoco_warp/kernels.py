@@ -1,6 +1,6 @@
 """Warp kernels that every program uses: worlds that stand still or diverge, and how near contacts came to their limits.
 
-Letters: N worlds.
+Letters: N worlds, F geoms of bodies without joints.
 """
 
 # mypy: disable-error-code="misc,untyped-decorator,no-untyped-def"
@@ -33,12 +33,14 @@ def note_broken(qpos: wp.array2d[float], qvel: wp.array2d[float], still_N: wp.ar
     world = wp.tid()
     if still_N[world]:
         return
-    good = True
+    bad = wp.int32(0)
     for place in range(qpos.shape[1]):
-        good = good and wp.abs(qpos[world, place]) <= _BROKEN
+        if not wp.abs(qpos[world, place]) <= _BROKEN:
+            bad += 1
     for place in range(qvel.shape[1]):
-        good = good and wp.abs(qvel[world, place]) <= _BROKEN
-    if not good:
+        if not wp.abs(qvel[world, place]) <= _BROKEN:
+            bad += 1
+    if bad > 0:
         still_N[world] = True
         diverged_N[world] = True
 
@@ -49,3 +51,21 @@ def clear_where(mask_N: wp.array[bool], flag_N: wp.array[bool]):
     world = wp.tid()
     if mask_N[world]:
         flag_N[world] = False
+
+
+@wp.kernel(enable_backward=False)
+def place_fixed(
+    geom_F: wp.array[int],
+    body_F: wp.array[int],
+    pos_F: wp.array[wp.vec3],
+    mat_F: wp.array[wp.mat33],
+    xpos: wp.array2d[wp.vec3],
+    xmat: wp.array2d[wp.mat33],
+    geom_xpos: wp.array2d[wp.vec3],
+    geom_xmat: wp.array2d[wp.mat33],
+):
+    """Put geoms where their bodies are."""
+    world, fixed = wp.tid()
+    turn = xmat[world, body_F[fixed]]
+    geom_xpos[world, geom_F[fixed]] = xpos[world, body_F[fixed]] + turn * pos_F[fixed]
+    geom_xmat[world, geom_F[fixed]] = turn * mat_F[fixed]

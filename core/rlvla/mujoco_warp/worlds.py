@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlvla import turns
 from rlvla.errors import SimulatorError
-from rlvla.mujoco_warp.kernels import clear_where, copy_where, note_broken, note_peaks
+from rlvla.mujoco_warp.kernels import clear_where, copy_where, note_broken, note_peaks, place_fixed
 from rlvla.mujoco_warp.launches import one_shape
 from rlvla.mujoco_warp.room import Room, room_for
 from rlvla.mujoco_warp.start import checked_device, compiling, mjw, wp
@@ -126,6 +127,7 @@ class Worlds:
         self.mujoco_model = model = _awake(model)
         on_gpu = self.device.type == "cuda"
         self._captures = capture and on_gpu
+        self._moves_fixed = not {"body_pos", "body_quat"}.isdisjoint(per_world)
         self._deterministic, self._remedy = deterministic, remedy
         # One of warp's: torch hands out 32 in turn, and a stream that is captured must be nobody else's.
         self._warp_stream = wp.Stream(wp.device_from_torch(self.device)) if on_gpu else None
@@ -158,6 +160,7 @@ class Worlds:
             """Of warp, bool ``[N]``: frozen, or diverged in this env step; what runs within a step leaves these worlds alone."""
             self._diverged = wp.zeros(count, dtype=wp.bool)
             self._peaks = wp.zeros(2, dtype=int)
+            self._fixed = _fixed_geoms(model)
             self._live = [self._flat(name) for name in _STEPPED if self[name].numel()]
             self._kept = [wp.zeros_like(one) for one in self._live]
         self.frozen: Tensor = wp.to_torch(self._frozen)
@@ -299,8 +302,22 @@ class Worlds:
             self._show = self.program(self._positions)
         self._show()
 
+    def place_fixed(self) -> None:
+        """Put geoms of bodies without joints where ``body_pos`` and ``body_quat`` of their worlds say, in a program after kinematics.
+
+        mujoco_warp computes these once, when data is made (``smooth.py``, ``_geom_local_to_global``, 4.0.0).
+        """
+        wp.launch(
+            place_fixed,
+            dim=(self.count, len(self._fixed[0])),
+            inputs=[*self._fixed, self.data.xpos, self.data.xmat],
+            outputs=[self.data.geom_xpos, self.data.geom_xmat],
+        )
+
     def _positions(self) -> None:
         mjw.kinematics(self.model, self.data)
+        if self._moves_fixed:
+            self.place_fixed()
         mjw.com_pos(self.model, self.data)
         mjw.camlight(self.model, self.data)
 
@@ -401,6 +418,18 @@ def side_by_side(batches: Iterable[Worlds]) -> Iterator[None]:
     yield
     for stream, caller in zip(streams, callers, strict=True):
         caller.wait_stream(stream)
+
+
+def _fixed_geoms(model: mujoco.MjModel) -> list[Any]:
+    """Return the number, body, position and rotation in it of each geom of a body without joints (none that mocap moves)."""
+    moved = model.body_mocapid[model.body_rootid[model.geom_bodyid]] >= 0
+    fixed = np.flatnonzero((model.body_weldid[model.geom_bodyid] == 0) & ~moved)
+    mat_F9 = np.empty((len(fixed), 9))
+    for mat_9, geom in zip(mat_F9, fixed, strict=True):
+        mujoco.mju_quat2Mat(mat_9, model.geom_quat[geom])
+    columns = (fixed, int), (model.geom_bodyid[fixed], int), (model.geom_pos[fixed], wp.vec3)
+    arrays = [wp.array(np.ascontiguousarray(column), dtype=kind) for column, kind in columns]
+    return [*arrays, wp.array(mat_F9.reshape(-1, 3, 3), dtype=wp.mat33)]
 
 
 def _awake(model: mujoco.MjModel) -> mujoco.MjModel:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,6 +80,36 @@ def test_a_saved_episode_continues_exactly_in_another_row(simulator: Any) -> Non
     assert equal(wanted, bits(simulator, 1))
 
 
+def test_an_episode_does_not_depend_on_the_batch_it_is_in(simulator: Any) -> None:
+    """Neither on its size, nor on where fixtures stood when it was made."""
+    alone = made(1)
+    first = next(seed for seed in range(99) if alone._layout(seed) != alone._layout(0))
+    alone.reset([0], [first], [Start(0, 2)])
+    alone.reset([0], [0], [Start(0, 0)])
+    simulator.reset([0, 1, 2], [0] * 3, [Start(0, 0)] * 3)
+    assert simulator._groups.of(0).batch.count != alone._groups.of(0).batch.count
+    actions = chunk(3, 4, 8)
+    simulator.step(actions, [True] * 3)
+    alone.step(actions[:1], [True])
+    assert equal(bits(simulator, 0), bits(alone, 0))
+    alone.close()
+
+
+def test_memory_is_given_back_at_once() -> None:
+    one = made(1)
+    one.reset([0], [0], [Start(0, 0)])
+    batch = one._groups.of(0).batch
+    left = [weakref.ref(part) for part in (batch, batch.worlds, batch._pictures)]
+    del batch
+    gc.collect()
+    gc.disable()
+    try:
+        one.close()
+        assert [part() for part in left] == [None] * 3
+    finally:
+        gc.enable()
+
+
 def test_success_ends_an_episode_where_libero_ends_it(simulator: Any) -> None:
     """A push of 5 rad/s turns the stove's button on during the third action (``plugins/simulators/libero/tests``)."""
     simulator.reset([0, 1], [0, 0], [Start(0, 0), Start(0, 0)])
@@ -146,7 +178,7 @@ def test_contacts_that_do_not_fit_are_counted_and_said(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING):
         result = one.step(chunk(1, 1, 7), [True])
     one.close()
-    assert result.counts == {"contacts_left_out": 1.0}
+    assert result.counts == {"contacts_left_out": 1.0, "worlds_diverged": 0.0}
     assert "constraints: got 60, at least" in caplog.text
 
 

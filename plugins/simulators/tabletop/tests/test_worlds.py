@@ -73,6 +73,28 @@ def test_states_come_back_and_fields_differ_by_world():
         worlds.field("geom_rgba")
 
 
+def test_geoms_of_bodies_without_joints_stand_where_their_world_has_them():
+    import mujoco
+    import numpy as np
+
+    from rlvla.mujoco_warp.worlds import Limits, Worlds
+
+    model = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><body name='shelf' pos='0 0 1' euler='0 0 30'><geom size='.1 .2 .3' type='box' pos='.1 .2 .3' "
+        "euler='10 20 30'/></body><body><freejoint/><geom size='.1'/></body></worldbody></mujoco>"
+    )
+    worlds = Worlds(model, 2, limits=Limits(8, 32), device="cpu", per_world=("body_pos", "body_quat"))
+    worlds.field("body_pos")[1, 1] = worlds["qpos"].new_tensor([0.5, -0.25, 2.0])
+    worlds.field("body_quat")[1, 1] = worlds["qpos"].new_tensor([0.6, 0.0, 0.8, 0.0])
+    worlds.show()
+    model.body_pos[1], model.body_quat[1] = [0.5, -0.25, 2.0], [0.6, 0.0, 0.8, 0.0]
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    np.testing.assert_allclose(worlds["geom_xpos"][1, 0], data.geom_xpos[0], atol=1e-6)
+    np.testing.assert_allclose(worlds["geom_xmat"][1, 0].flatten(), data.geom_xmat[0], atol=1e-6)
+    assert abs(float(worlds["geom_xpos"][0, 0, 2]) - 1.3) < 1e-6, "the other world keeps its own"
+
+
 def test_limits_that_are_too_small_say_what_is_needed(caplog):
     from rlvla.mujoco_warp.worlds import Limits
 

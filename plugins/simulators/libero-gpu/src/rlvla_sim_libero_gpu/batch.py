@@ -153,6 +153,7 @@ class Batch:
         """Make what is shown up to date with ``qpos`` where worlds are not frozen."""
         wp.copy(self.worlds.still, self._frozen)
         mjw.kinematics(self.worlds.model, self.worlds.data)
+        self.worlds.place_fixed()
         mjw.com_pos(self.worlds.model, self.worlds.data)
         mjw.camlight(self.worlds.model, self.worlds.data)
         self._show()
