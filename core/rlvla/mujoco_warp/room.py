@@ -45,9 +45,9 @@ def room_for(
     pixels: int,
     device: torch.device,
     free: int | None,
-    other: str = "",
+    savings: str = "",
 ) -> Room:
-    """Return what ``count`` worlds take, and what is free; ``other``: settings beside the usual that would take less.
+    """Return what ``count`` worlds take, and what is free; ``savings``: what else would take less.
 
     Raises:
         NoRoom: they do not fit; says how many do.
@@ -64,7 +64,7 @@ def room_for(
         most = max(0, (free - _FIXED) // of_world)
         raise NoRoom(
             f"{count} worlds take about {needed / 2**30:.2g} GiB on {device}, where {free / 2**30:.2g} GiB are free: "
-            f"{most} fit at most (fewer environments, smaller pictures{other})"
+            f"{most} fit at most (fewer environments, smaller pictures{savings})"
         )
     return Room(needed, free)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -100,6 +101,7 @@ class Worlds:
         free_bytes: memory to reckon with; None: what is free on the device.
         start: where worlds are until they are restarted; None: where the model starts.
         remedy: what to do where contacts do not fit, for the warning.
+        savings: what would make worlds smaller, beside smaller pictures, for the error.
 
     Raises:
         NoRoom: for N worlds; says how many fit.
@@ -120,6 +122,7 @@ class Worlds:
         free_bytes: int | None = None,
         start: mujoco.MjData | None = None,
         remedy: str = "raise the limits",
+        savings: str = "",
     ) -> None:
         self.device = checked_device(device)
         self.count = count
@@ -129,9 +132,8 @@ class Worlds:
         self._captures = capture and on_gpu
         self._moves_fixed = not {"body_pos", "body_quat"}.isdisjoint(per_world)
         self._deterministic, self._remedy = deterministic, remedy
-        # One of warp's: torch hands out 32 in turn, and a stream that is captured must be nobody else's.
-        self._warp_stream = wp.Stream(wp.device_from_torch(self.device)) if on_gpu else None
-        self._stream = wp.stream_to_torch(self._warp_stream) if self._warp_stream is not None else None
+        self._stream = _stream(self.device) if on_gpu else None
+        self._warp_stream = wp.stream_from_torch(self._stream) if self._stream is not None else None
         self._programs: list[Program] = []
         self._warned = False
         self._views: dict[str, Tensor] = {}
@@ -141,9 +143,8 @@ class Worlds:
         data = mujoco.MjData(model) if start is None else start
         with self.turn(), self.warp():
             try:
-                self.room = room_for(
-                    model, data, count, limits.contacts, limits.constraints, pixels, self.device, free_bytes
-                )
+                room = (model, data, count, limits.contacts, limits.constraints, pixels, self.device, free_bytes)
+                self.room = room_for(*room, savings)
                 self.model = mjw.put_model(model, dict.fromkeys(per_world, count))
                 self.data = mjw.put_data(
                     model, data, count, nconmax=limits.contacts, njmax=limits.constraints, nccdmax=limits.contacts
@@ -420,6 +421,18 @@ def side_by_side(batches: Iterable[Worlds]) -> Iterator[None]:
         caller.wait_stream(stream)
 
 
+@functools.cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which graphs of a device are captured, one at a time, and on which nothing runs."""
+    return torch.cuda.Stream(device)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a stream for worlds: torch hands out 32 in turn, so batches may share one, but none the one for captures."""
+    stream = torch.cuda.Stream(device)
+    return torch.cuda.Stream(device) if stream == _capture_stream(device) else stream
+
+
 def _fixed_geoms(model: mujoco.MjModel) -> list[Any]:
     """Return the number, body, position and rotation in it of each geom of a body without joints (none that mocap moves)."""
     moved = model.body_mocapid[model.body_rootid[model.geom_bodyid]] >= 0
@@ -463,7 +476,8 @@ class Program:
         with compiling(), turns.computing(), turns.alone(), worlds.warp():
             play()
             if worlds._captures:
-                with wp.ScopedCapture(stream=worlds._warp_stream) as captured:
+                stream = wp.stream_from_torch(_capture_stream(worlds.device))
+                with wp.ScopedStream(stream, sync_enter=False), wp.ScopedCapture(stream=stream) as captured:
                     play()
                 self._graph = captured.graph
 

@@ -110,4 +110,4 @@ class TestRefusedAtTheStart:
         found = memory(num_envs=2, image_size=64)
         assert found.ok and "2 worlds of one task need about" in found.found
         found = memory(num_envs=8192, image_size=1024, contacts=2000)
-        assert not found.ok and "fit at most" in found.found
+        assert not found.ok and "fit at most" in found.found and "lower contacts or constraints" in found.found

@@ -53,6 +53,11 @@ def test_without_them_it_needs_its_own_environment(without, monkeypatch, tmp_pat
         backends.simulator(TabletopConfig(backend="gpu"), 1)
 
 
+def test_the_doctor_of_either_backend_is_told_what_draws():
+    drawing = find("sim", "tabletop").drawing
+    assert "backend cpu" in drawing and "MUJOCO_GL" in drawing and "backend gpu draws by CUDA" in drawing
+
+
 def test_the_extra_and_the_environment_want_the_same():
     from importlib import metadata
 

@@ -32,6 +32,8 @@ from rlvla_sim_libero_gpu.starts import Begun
 
 SUBSTEPS = 25
 _SHOWN_SUBSTEP = 23  # counted from 0, as in rlvla_sim_libero.scene
+SAVINGS = ", lower contacts or constraints"
+"""What makes worlds smaller, beside smaller pictures. Fewer ``kept_tasks`` do not: batches without rows go first."""
 _DRAWN = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 """What pictures are drawn from."""
 _POSE = ("site_xpos", "xquat", "qpos")
@@ -89,6 +91,7 @@ class Batch:
             pixels=len(look.cameras) * look.size**2,
             start=first.data(model),
             remedy="raise the options contacts and constraints",
+            savings=SAVINGS,
         )
         self._robot, self._goal, lamps = scene.robot(), goal_of(scene), lamps_of(scene)
         with self.worlds.turn():

@@ -71,13 +71,14 @@ def _memory(config: LiberoGpuConfig, bddl: Path, device: torch.device) -> Check:
     from rlvla.mujoco_warp.room import room_for
     from rlvla_sim_libero.scene import Scene
     from rlvla_sim_libero_gpu.appearance import drawable
+    from rlvla_sim_libero_gpu.batch import SAVINGS
 
     scene = Scene(bddl)
     try:
         model = drawable(scene.model, config.texture_size)
         pixels = len(config.cameras) * config.image_size**2
         count, contacts, constraints = config.num_envs, config.contacts, config.constraints
-        room = room_for(model, mujoco.MjData(model), count, contacts, constraints, pixels, device, None)
+        room = room_for(model, mujoco.MjData(model), count, contacts, constraints, pixels, device, None, SAVINGS)
     except SimulatorError as error:
         return Check("memory", False, str(error), "see there")
     finally:

@@ -101,5 +101,8 @@ plugin: rlvla.Plugin[TabletopConfig, Simulator] = rlvla.Plugin(
     describe=describe,
     environment=ENVIRONMENT,
     apart=backends.runs_apart,
-    drawing="choose another renderer: MUJOCO_GL=osmesa draws on the CPU, MUJOCO_EGL_DEVICE_ID names another GPU",
+    drawing=(
+        "with backend cpu choose another renderer: MUJOCO_GL=osmesa draws on the CPU, MUJOCO_EGL_DEVICE_ID names another GPU; backend "
+        "gpu draws by CUDA: look at the device and its driver"
+    ),
 )
