@@ -289,7 +289,7 @@ def test_a_checkpoint_of_one_goes_on_at_two_and_a_dead_rank_is_named(tmp_path, r
 
 def test_calls_keep_their_order_and_hold_up_nobody(ray):
     """Ray delivers them in any order; while one actor works, another one's calls and a ping are answered."""
-    from rlvla.runtimes.ray import _Host
+    from rlvla.runtimes.ray import _Host, _packed
 
     class Notes:
         def __init__(self):
@@ -304,14 +304,21 @@ def test_calls_keep_their_order_and_hold_up_nobody(ray):
 
     async def calls():
         host = _Host({"one": Notes, "other": Notes})
-        late = [asyncio.create_task(host.send("one", number, "note", number)) for number in range(50, 0, -1)]
+
+        def send(number, *arguments):
+            return asyncio.create_task(host.send(*_packed(("one", number, [("note", arguments)]))))
+
+        async def heard(name, number):
+            return pickle.loads(await host.call(*_packed((name, number, [], ("all", ()), 0))))
+
+        late = [send(number, number) for number in range(50, 0, -1)]
         await asyncio.sleep(0.05)
         assert await host.ping() == os.getpid(), "a call before its turn is in the way"
-        late.append(asyncio.create_task(host.send("one", 0, "note", 0, 0.5)))
+        late.append(send(0, 0, 0.5))
         began = time.monotonic()
-        assert await host.call("other", 0, "all", 0) == []
+        assert await heard("other", 0) == []
         assert time.monotonic() - began < 0.4, "it waited for the other actor"
-        assert await host.call("one", 51, "all", 0) == list(range(51))
+        assert await heard("one", 51) == list(range(51))
         await asyncio.gather(*late)
 
     asyncio.run(calls())

@@ -31,7 +31,7 @@ class Rank:
         )
         return [receipt if method == "train" else self.number, *range(returns)]
 
-    def send(self, method, *arguments):
+    def send(self, method, *arguments, at_once=False):
         self.sent.append((method, *arguments))
 
     async def answers(self, seconds):
