@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
 
@@ -322,6 +324,97 @@ def test_calls_keep_their_order_and_hold_up_nobody(ray):
         await asyncio.gather(*late)
 
     asyncio.run(calls())
+
+
+class Wire:
+    """A worker that calls reach in any order, once all have left."""
+
+    life = 0
+
+    def __init__(self, host):
+        self.host, self.left = host, []
+
+    def submit(self, parts, arguments):
+        answered = asyncio.get_running_loop().create_future()
+        self.left.append((answered, self.host.call if parts else self.host.send, arguments))
+        return answered
+
+    async def deliver(self, order):
+        async def one(answered, method, arguments):
+            try:
+                answered.set_result(await method(*arguments))
+            except Exception as error:
+                answered.set_exception(error)
+
+        await asyncio.gather(*(one(*self.left[number]) for number in order))
+
+
+class Diary:
+    """An actor that notes what it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    def note(self, number):
+        self.heard.append(number)
+        return number
+
+    def fail(self, number):
+        self.heard.append(number)
+        raise ValueError(f"call {number}")
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["note", "note", "note", "note", "fail", "at once", "wait"]), max_size=60),
+    shuffle=st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=50)
+def test_what_nobody_waits_for_travels_together_before_any_later_call(kinds, shuffle):
+    """Records, refusals and training steps of a rank, in any order: heard in the order of the calls, few on the wire."""
+    from rlvla.runtimes.ray import _TOGETHER, RayHandle, _Host
+
+    async def played():
+        host = _Host({"rank": Diary})
+        handle, waiting = RayHandle("rank", wire := Wire(host)), []
+        for number, kind in enumerate(kinds):
+            if kind == "wait":
+                waiting.append(asyncio.ensure_future(handle.call("note", number)))
+                await asyncio.sleep(0)
+                assert not handle._sent, "a call went ahead of what was sent"
+            else:
+                handle.send("fail" if kind == "fail" else "note", number, at_once=kind == "at once")
+            assert len(handle._sent) < _TOGETHER, "more wait than may"
+        order = list(range(len(wire.left)))
+        shuffle.shuffle(order)
+        await wire.deliver(order)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        said = [str(one) if isinstance(one, ValueError) else one for one in answers]
+        return host._actors["rank"].heard if host._actors else [], said, len(wire.left), handle._sent
+
+    heard, answers, calls, left = asyncio.run(played())
+    wanted, wanted_answers, failed = [], [], None
+    for number, kind in enumerate(kinds):
+        if kind == "wait":
+            wanted_answers.append([number] if failed is None else failed)
+        if kind != "wait" or failed is None:
+            wanted.append(number)
+        failed = None if kind == "wait" else failed or f"call {number}" if kind == "fail" else failed
+    assert heard == wanted[: len(wanted) - len(left)]
+    assert answers == wanted_answers
+    assert calls <= kinds.count("wait") + kinds.count("at once") + len(kinds) // _TOGETHER
+
+
+def test_references_travel_as_arguments_each_once(ray):
+    """In lists and in what travels together too; where they arrive is what they refer to."""
+    import ray as library
+
+    from rlvla.runtimes.ray import _packed, _Unpacker
+
+    one, other = library.put("one"), library.put([2])
+    packed, *references = _packed([("record", (one, {"b": [other, one]}, 3))])
+    assert references == [one, other]
+    ((method, arguments),) = _Unpacker(packed, library.get(references)).load()
+    assert (method, arguments) == ("record", ("one", {"b": [[2], "one"]}, 3))
 
 
 @pytest.mark.e2e
