@@ -23,9 +23,11 @@ from safetensors.torch import load_file as load_tensors
 
 import rlvla
 from rlvla import checkpoint, configs, state_files, trainers, versions
+from rlvla.assembly import Entry
 from rlvla.configs import Choice
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
 from rlvla.plugin import find
+from rlvla.receipts import TrainReceipt
 from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
@@ -402,6 +404,41 @@ def test_what_nobody_waits_for_travels_together_before_any_later_call(kinds, shu
     assert heard == wanted[: len(wanted) - len(left)]
     assert answers == wanted_answers
     assert calls <= kinds.count("wait") + kinds.count("at once") + len(kinds) // _TOGETHER
+
+
+def test_chunk_steps_of_many_slots_make_few_calls():
+    """8 slots of 4 rows, 4 ranks, a step of 16 chunks: 128 chunk steps reach their ranks in 16 calls, the last beside ``train``."""
+    from rlvla.runtimes.ray import RayHandle, _Host
+
+    class Rank(Diary):
+        def record(self, *payload):
+            self.heard.append([one.ticket for one in payload[-1] if one is not None])
+
+        def train(self, tickets, step, of_all):
+            return TrainReceipt(version=1, seconds=0.0, metrics={"heard": sum(map(len, self.heard))})
+
+    async def played():
+        wires = [Wire(_Host({f"trainer-{number}": Rank})) for number in range(4)]
+        ranks = [RayHandle(f"trainer-{number}", wire) for number, wire in enumerate(wires)]
+        group = trainers.TrainerGroup(ranks, cut=False, cycle=32)
+        for chunk in range(16):
+            for first in range(0, 32, 4):
+                entries = [Entry(first + row, 0, chunk, row, chunk == 15) for row in range(4)]
+                group.send("record", None, None, None, None, 0, entries)
+        training = asyncio.ensure_future(group.call("train", list(range(32)), 0))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(*(wire.deliver(range(len(wire.left))) for wire in wires))
+        return (
+            [len(wire.left) for wire in wires],
+            [wire.host._actors[rank.name].heard for wire, rank in zip(wires, ranks, strict=True)],
+            await training,
+        )
+
+    calls, heard, _ = asyncio.run(played())
+    assert sum(calls) == 16 + 4, "of which a training step makes 4"
+    for number, units in enumerate(heard):
+        wanted = [ticket for _ in range(16) for ticket in range(8 * number, 8 * number + 8)]
+        assert [ticket for some in units for ticket in some] == wanted
 
 
 def test_references_travel_as_arguments_each_once(ray):
