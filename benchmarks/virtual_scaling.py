@@ -51,7 +51,7 @@ SAMPLE_S, PASSES, MINIBATCH = 0.0056, 2, 64
 BYTES, LATENCY_S, INSIDE, BETWEEN = 2.1e9, 10e-6, 330e9, 50e9
 SNAPSHOT_S = 0.02
 CONTROLLER_S = {4: 0.00057, 8: 0.00065, 16: 0.00083, 32: 0.00089}
-CONTROLLER_RAY_S = 0.00187
+CONTROLLER_RAY_S = 0.00192
 """Likewise under Ray, where a call goes to another process: slots of 16 whose windows belong to one rank (``ray_calls.py``)."""
 CONTROLLER_RAY_RANK_S = 0.00005
 """And for each further rank that a slot's units belong to."""
