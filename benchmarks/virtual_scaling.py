@@ -51,8 +51,8 @@ SAMPLE_S, PASSES, MINIBATCH = 0.0056, 2, 64
 BYTES, LATENCY_S, INSIDE, BETWEEN = 2.1e9, 10e-6, 330e9, 50e9
 SNAPSHOT_S = 0.02
 CONTROLLER_S = {4: 0.00057, 8: 0.00065, 16: 0.00083, 32: 0.00089}
-CONTROLLER_RAY_S = 0.00192
-"""Likewise under Ray, where a call goes to another process: slots of 16 whose windows belong to one rank (``ray_calls.py``)."""
+CONTROLLER_RAY_S = {16: 0.00192, 32: 0.00217}
+"""Likewise under Ray, where a call goes to another process and windows of a slot belong to one rank (``ray_calls.py``)."""
 CONTROLLER_RAY_RANK_S = 0.00005
 """And for each further rank that a slot's units belong to."""
 STEPS, WARM_UP = 5, 2
@@ -199,8 +199,8 @@ def markdown(result: dict[str, Any], picture: str) -> str:
                 f"{one['controller_busy']:.2f} | {one['batch_rows']:.1f} | {one['cpu_s']:.1f} |"
             )
     largest = {name: found["gpus"]["256"] for name, found in result["studies"].items() if "256" in found["gpus"]}
-    worst, by_ray = largest["full-async, slots of 4"], largest["full-async, slots of 16, controller under Ray"]
-
+    worst = largest["full-async, slots of 4"]
+    by_ray, larger = (largest[f"full-async, slots of {rows}, controller under Ray"] for rows in (16, 32))
     at_64 = result["studies"]["full-async, slots of 16, controller under Ray"]["gpus"]["64"]
 
     def reached(rows: int) -> str:
@@ -216,10 +216,11 @@ def markdown(result: dict[str, Any], picture: str) -> str:
         f"{largest['full-async, slots of 16, controller free']['efficiency']:.3f}; fewer all-reduces, by minibatches of 256 "
         f"chunks a GPU, do not help ({largest['full-async, slots of 16, minibatches of 256']['efficiency']:.3f}). In lockstep (sync, and stages of "
         "hybrid) every phase waits for the controller's calls for all slots, and for the slowest of more slots. Under Ray a slot's "
-        f"chunk step takes {1000 * CONTROLLER_RAY_S:.2f} ms of the controller's CPU, where its windows belong to one rank, and "
+        f"chunk step takes {1000 * CONTROLLER_RAY_S[16]:.2f} ms of the controller's CPU, where its windows belong to one rank, and "
         f"{1000 * CONTROLLER_RAY_RANK_S:.2f} ms for each further rank that its units belong to, as groups may: at 64 GPUs it is busy "
         f"{100 * at_64['controller_busy']:.0f} % of the time, at 256 {100 * by_ray['controller_busy']:.0f} %, and "
-        f"{by_ray['efficiency']:.3f} is reached. Largest simulation: "
+        f"{by_ray['efficiency']:.3f} is reached, with slots of 32 ({1000 * CONTROLLER_RAY_S[32]:.2f} ms) {larger['efficiency']:.3f}. "
+        "Largest simulation: "
         f"256 GPUs, 8192 environments, {STEPS} training steps in {max(one['cpu_s'] for one in largest.values()):.0f} s of CPU.",
     ]
     return "\n".join([*lines, "", f"![Efficiency by GPUs]({picture})", ""])
@@ -261,11 +262,14 @@ STUDIES: dict[str, dict[str, Any]] = {
         "sizes": (8, 256),
         "controller_s": 0.0,
     },
-    "full-async, slots of 16, controller under Ray": {
-        "use": "full-async",
-        "slot_rows": 16,
-        "sizes": (8, 64, 256),
-        "controller_s": CONTROLLER_RAY_S,
+    **{
+        f"full-async, slots of {rows}, controller under Ray": {
+            "use": "full-async",
+            "slot_rows": rows,
+            "sizes": (8, 64, 256),
+            "controller_s": seconds,
+        }
+        for rows, seconds in CONTROLLER_RAY_S.items()
     },
     "full-async, slots of 16, minibatches of 256": {
         "use": "full-async",
