@@ -264,7 +264,7 @@ run = rlvla.build(sim={{"use": "fake", "num_envs": 2}}, model="fake", algo={{"us
                   run={{"directory": {str(tmp_path)!r}, "steps": 1, "slots": 1, "device": "cpu", "without": ["display", "tensorboard"]}})
 run.train()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

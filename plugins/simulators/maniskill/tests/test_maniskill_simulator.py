@@ -310,7 +310,7 @@ def run_worker(config: ManiSkillConfig, **environment: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=110,  # it would wait for ever
+        timeout=250,  # it would wait for ever
         check=False,
         env={**os.environ, **environment},
     )
@@ -354,7 +354,7 @@ def test_a_task_of_ones_own_needs_its_module(tmp_path: Path, monkeypatch: pytest
     file = tmp_path / "mine.json"
     command = [sys.executable, "-m", "rlvla_sim_maniskill", "Mine-v1", "--module", "mine", "--output", str(file)]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, timeout=60)
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, timeout=250)
     config = ManiSkillConfig(task="Mine-v1", task_file=str(file), observation="state", backend="cpu")
     simulator = ManiSkillSimulator(config, rows=1)
     assert simulator.spec.max_episode_steps == 9
