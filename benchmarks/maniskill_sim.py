@@ -7,7 +7,7 @@ CPU time of an env step of PushCube in pictures (its one camera, 128x128) and in
 draws at every action) and chunks of 8 actions here, from equal seeds with equal actions; the end states must be equal bit for
 bit. With ``--processes``: env steps/s of that many worker processes, each with ``--rows`` environments, stepped side by side
 as a run does it; resets are in it, starting and the first picture are not. Physics runs on the CPU. Actions are random. CPU
-time is summed over all threads of a process, so a busy machine does not change it much.
+time is summed over all threads of a process, and both ways play each chunk in turns, so that a busy machine slows both.
 """
 
 from __future__ import annotations
@@ -77,65 +77,96 @@ class Workers:
 
 
 def cpu_time(observation: str, renderer: str, chunks: int) -> dict[str, Any]:
-    """Compare CPU time of an env step; both ways must end in the same state bit for bit."""
+    """Compare CPU time of an env step, chunk by chunk in turns; both ways must end in the same state bit for bit."""
     actions = np.random.default_rng(0).uniform(-1, 1, (chunks + 1, CHUNK, 7)).astype(np.float32)
-    ours_ms, ours, seeds = _ours(observation, renderer, actions)
-    stock_ms, stock = _stock(observation, renderer, actions, seeds)
+    ours = Ours(observation, renderer)
+    stock = Stock(observation, renderer, ours.seeds())
+    took = [[one.timed(chunk) for one in (ours, stock)] for chunk in actions][1:]  # the first makes what is made once
+    same = bool(np.array_equal(ours.state(), stock.state()))
+    ours.close()
+    stock.close()
+    ours_ms, stock_ms = np.array(took).mean(0) * 1e3 / CHUNK
+    ratios = np.sort([stock / ours for ours, stock in took])
     return {
         "steps": chunks * CHUNK,
-        "same_state": bool(np.array_equal(ours, stock)),
-        "stock_step_cpu_ms": round(stock_ms, 2),
-        "step_cpu_ms": round(ours_ms, 2),
-        "ratio": round(stock_ms / ours_ms, 2),
+        "same_state": same,
+        "stock_step_cpu_ms": round(float(stock_ms), 2),
+        "step_cpu_ms": round(float(ours_ms), 2),
+        "ratio": round(float(np.median(ratios)), 2),
+        "ratio_of_chunks_from_to": [round(float(ratios[0]), 2), round(float(ratios[-1]), 2)],
     }
 
 
-def _ours(observation: str, renderer: str, actions: np.ndarray) -> tuple[float, np.ndarray, list[int]]:
-    from rlvla_sim_maniskill.simulator import ManiSkillSimulator
+class Ours:
+    """One environment of the plugin's."""
 
-    config = ManiSkillConfig(
-        task=TASK,
-        observation=observation,
-        renderer=renderer,
-        backend="cpu",
-        max_episode_steps=10**6,
-        ignore_terminations=True,
-    )  # type: ignore[arg-type]
-    simulator = ManiSkillSimulator(config, rows=1)
-    active = np.array([True])
-    simulator.reset([0], [0], [Start(0)])
-    seeds = simulator._instances[0].env._episode_seed.tolist()
-    simulator.step(actions[:1], active)
-    began = time.process_time()
-    for chunk in actions[1:]:
-        simulator.step(chunk[None], active)
-    took_ms = (time.process_time() - began) * 1e3 / (len(actions) - 1) / CHUNK
-    state = simulator._instances[0].env.get_state().numpy()
-    simulator.close()
-    return took_ms, state, seeds
+    def __init__(self, observation: str, renderer: str) -> None:
+        from rlvla_sim_maniskill.simulator import ManiSkillSimulator
 
+        config = ManiSkillConfig(
+            task=TASK,
+            observation=observation,
+            renderer=renderer,
+            backend="cpu",
+            max_episode_steps=10**6,
+            ignore_terminations=True,
+        )  # type: ignore[arg-type]
+        self._simulator = ManiSkillSimulator(config, rows=1)
+        self._simulator.reset([0], [0], [Start(0)])
+        self._active = np.array([True])
 
-def _stock(observation: str, renderer: str, actions: np.ndarray, seeds: list[int]) -> tuple[float, np.ndarray]:
-    import gymnasium
-    import torch
+    def seeds(self) -> list[int]:
+        seeds: list[int] = self._simulator._instances[0].env._episode_seed.tolist()
+        return seeds
 
-    from rlvla_sim_maniskill import startup, vulkan
-
-    draws = "sapien_cuda" if vulkan.chosen(renderer) == "gpu" else "sapien_cpu"  # type: ignore[arg-type]
-    with startup.quiet():
-        env = gymnasium.make(
-            TASK, obs_mode=observation, control_mode="pd_ee_delta_pose", sim_backend="physx_cpu", render_backend=draws
-        ).unwrapped
-        env.reset(seed=seeds)
-        for action in actions[0]:
-            env.step(torch.from_numpy(action[None]))
+    def timed(self, chunk: np.ndarray) -> float:
+        """Play a chunk; returns its processor seconds."""
         began = time.process_time()
-        for action in actions[1:].reshape(-1, 1, actions.shape[-1]):
-            env.step(torch.from_numpy(action))
-        took_ms = (time.process_time() - began) * 1e3 / (len(actions) - 1) / CHUNK
-    state = env.get_state().numpy()
-    env.close()
-    return took_ms, state
+        self._simulator.step(chunk[None], self._active)
+        return time.process_time() - began
+
+    def state(self) -> np.ndarray:
+        return np.asarray(self._simulator._instances[0].env.get_state())
+
+    def close(self) -> None:
+        self._simulator.close()
+
+
+class Stock:
+    """The same environment, made and stepped by ManiSkill."""
+
+    def __init__(self, observation: str, renderer: str, seeds: list[int]) -> None:
+        import gymnasium
+
+        from rlvla_sim_maniskill import startup, vulkan
+
+        draws = "sapien_cuda" if vulkan.chosen(renderer) == "gpu" else "sapien_cpu"  # type: ignore[arg-type]
+        self._quiet = startup.quiet
+        with self._quiet():
+            self._env = gymnasium.make(
+                TASK,
+                obs_mode=observation,
+                control_mode="pd_ee_delta_pose",
+                sim_backend="physx_cpu",
+                render_backend=draws,
+            ).unwrapped
+            self._env.reset(seed=seeds)
+
+    def timed(self, chunk: np.ndarray) -> float:
+        """Play a chunk; returns its processor seconds."""
+        import torch
+
+        with self._quiet():
+            began = time.process_time()
+            for action in chunk:
+                self._env.step(torch.from_numpy(action[None]))
+            return time.process_time() - began
+
+    def state(self) -> np.ndarray:
+        return np.asarray(self._env.get_state())
+
+    def close(self) -> None:
+        self._env.close()
 
 
 def throughput(observation: str, renderer: str, processes: int, rows: int, seconds: float) -> dict[str, Any]:
@@ -170,7 +201,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="JSON; parts that are not measured now are kept")
     parser.add_argument("--observations", nargs="+", default=list(OBSERVATIONS), choices=OBSERVATIONS)
     parser.add_argument("--renderer", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--chunks", type=int, default=10, help="of 8 actions each, for CPU time; 0: not measured")
+    parser.add_argument("--chunks", type=int, default=20, help="of 8 actions each, for CPU time; 0: not measured")
     parser.add_argument("--processes", type=int, nargs="+", default=[])
     parser.add_argument("--rows", type=int, default=4, help="environments a process")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each throughput")

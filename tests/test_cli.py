@@ -347,6 +347,24 @@ def test_doctor_reports_a_simulator_that_cannot_start(
     assert "fix: buy a GPU; or pip install -U rlvla-sick" in doctor.line(shown)
 
 
+@pytest.mark.parametrize(("free", "state"), [(20.0, "ok"), (1.5, "warn"), (0.5, "FAIL")])
+def test_doctor_says_what_to_do_of_what_is_amiss_alone(
+    free: float, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlvla.cli import doctor
+
+    monkeypatch.setattr(doctor, "available_gib", lambda: free)
+    monkeypatch.setattr(
+        doctor.ctypes.util, "find_library", lambda name: None if name == "OSMesa" else f"lib{name}.so.1"
+    )
+    monkeypatch.setattr(doctor, "_nvidia_gpus", lambda: "")
+    checks = {check.name: check for check in (*doctor.libraries(), *doctor.memory(), *doctor.torch())}
+    states = {name: doctor.line(check).split()[0] for name, check in checks.items()}
+    assert states["memory"] == state
+    assert (states["libEGL"], states["libOSMesa"], states["gpu"]) == ("ok", "warn", "ok")
+    assert all(("fix: " in doctor.line(check)) == (states[name] != "ok") for name, check in checks.items())
+
+
 def test_png_is_a_picture(tmp_path: Path) -> None:
     import numpy as np
     from PIL import Image

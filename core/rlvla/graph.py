@@ -358,7 +358,9 @@ class Graph:
         """Let the trainer send its weights; returns its receipt and what generators are to be told."""
         tried = self.transport
         try:
-            made, told = await self._trainer.call("publish", weights, *(() if tried == "reference" else (tried,)), returns=1)
+            made, told = await self._trainer.call(
+                "publish", weights, *(() if tried == "reference" else (tried,)), returns=1
+            )
         except TransportError as error:
             if tried == "store":
                 raise

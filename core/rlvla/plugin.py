@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any, Generic, Literal, TypeVar
 
@@ -57,9 +57,11 @@ class Plugin(Generic[C, T]):
     """Simulators only: ``"module:function"``, config to a list of what this machine lacks, by files and settings alone; asked
     in the workers' interpreter before a run loads a model, on each machine that will have workers, so it takes a second at most.
     :mod:`rlvla.preflight`."""
-    measured_by: Callable[[C], dict[str, Any] | None] | None = None
-    """Simulators only: which simulator the success of a policy trained on this one is measured on, as ``eval.sim`` names one;
-    None: this one."""
+    measured_by: str = ""
+    """Simulators only: the name of the one that the success of a policy trained on this one is measured on; empty: this one.
+    Options of a config class that both are made of are taken along."""
+    when_measuring: Mapping[str, Any] = field(default_factory=dict)
+    """Simulators only: options of evaluations on this one, where nobody gives them: what makes episodes those of another."""
     drawing: str = ""
     """Simulators only: what chooses or mends what draws its pictures, where ``rlvla doctor`` sees none."""
     environment: Environment | None = None

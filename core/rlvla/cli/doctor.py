@@ -153,7 +153,7 @@ print(json.dumps([torch.__version__, torch.version.cuda, gpus]))
             if driver
             else ""
         )
-        yield Check("gpu", not driver, found, fix, warning=True)
+        yield Check("gpu", not driver, found, fix, warning=bool(driver))
 
 
 def _nvidia_gpus() -> str:
@@ -170,7 +170,7 @@ def libraries() -> Iterator[Check]:
         return
     for library, package in _LIBRARIES.items():
         path = ctypes.util.find_library(library)
-        yield Check(f"lib{library}", bool(path), path or "not found", f"apt-get install {package}", warning=True)
+        yield Check(f"lib{library}", bool(path), path or "not found", f"apt-get install {package}", warning=not path)
     names = ("MUJOCO_GL", "PYOPENGL_PLATFORM", "MUJOCO_EGL_DEVICE_ID", "CUDA_VISIBLE_DEVICES", "DISPLAY")
     chosen = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     yield Check("rendering variables", True, ", ".join(chosen) or "none set")
@@ -180,12 +180,12 @@ def memory() -> Iterator[Check]:
     """CPU cores and memory, as this process may use them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Check(
-        "cpu", cores > 1, f"{cores} cores", "simulators and training share one core: expect half the speed", True
+        "cpu", cores > 1, f"{cores} cores", "simulators and training share one core: expect half the speed", cores == 1
     )
     free = available_gib()
     if free is not None:
         few = "close other programs, or use fewer environments"
-        yield Check("memory", free > 2, f"{free:.1f} GiB available", few, warning=free > 1)
+        yield Check("memory", free > 2, f"{free:.1f} GiB available", few, warning=1 < free <= 2)
 
 
 def disk() -> Iterator[Check]:
@@ -193,7 +193,7 @@ def disk() -> Iterator[Check]:
     for name, place in (("disk for runs", Path.cwd()), ("disk for temporary files", Path(tempfile.gettempdir()))):
         free = shutil.disk_usage(place).free / 2**30
         fix = "free some space; run.keep_last bounds what checkpoints take"
-        yield Check(name, free > 5, f"{free:.1f} GiB free in {place}", fix, warning=free > 1)
+        yield Check(name, free > 5, f"{free:.1f} GiB free in {place}", fix, warning=1 < free <= 5)
 
 
 # ---- a simulator ----------------------------------------------------------------------------------------------------

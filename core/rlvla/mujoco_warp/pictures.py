@@ -26,6 +26,8 @@ class Pictures:
         skybox: draw it where nothing else is; else black.
         samples: a pixel's rays along each side.
         data: of mujoco_warp, drawn in place of the worlds' own: positions of geoms, cameras and lights that were kept.
+        looks: has a ``mujoco_model`` and a ``model`` (of mujoco_warp) that are drawn in place of the worlds' own: other shapes
+            and colours of the same geoms.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Pictures:
         skybox: bool = False,
         samples: int = 1,
         data: Any = None,
+        looks: Any = None,
     ) -> None:
-        model = worlds.mujoco_model
+        looks = worlds if looks is None else looks
+        model = looks.mujoco_model
         names = sorted(cameras, key=lambda name: int(model.camera(name).id))  # in the model's order
         self._sizes = {name: cameras[name] for name in names}
         with worlds.turn(), worlds._warp():
@@ -60,8 +64,8 @@ class Pictures:
         shown = worlds.data if data is None else data
 
         def play() -> None:
-            mjw.refit_bvh(worlds.model, shown, self._context)
-            mjw.render(worlds.model, shown, self._context)
+            mjw.refit_bvh(looks.model, shown, self._context)
+            mjw.render(looks.model, shown, self._context)
 
         self._draw = worlds.program(play)
         self._bytes: Tensor = wp.to_torch(self._context.rgb_data).view(torch.uint8)

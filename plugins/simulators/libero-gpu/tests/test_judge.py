@@ -82,12 +82,12 @@ def test_thresholds_are_found_by_asking() -> None:
 
 
 def test_limits_part_float32_joints_as_they_part_float64_ones() -> None:
-    from rlvla_sim_libero_gpu.judge import _limit
+    from rlvla_sim_libero_gpu.judge import in_float32
 
     rng = np.random.default_rng(0)
     for limit in rng.uniform(-2, 2, 50):
         for sign in (1, -1):
-            near, inclusive = _limit(limit, sign, False)
+            near, inclusive = in_float32(limit, sign, False)
             for at in (np.float32(limit), np.nextafter(np.float32(limit), 9), np.nextafter(np.float32(limit), -9)):
                 away = (float(at) - near) * sign
                 assert (away > 0 or (away == 0 and inclusive)) == ((float(at) - limit) * sign > 0)

@@ -14,7 +14,7 @@ from rlvla.plugin import find
 from rlvla_sim_libero_gpu import LiberoGpuConfig, packages
 
 HERE = Path(__file__).parent
-FILES = ("test_osc.py", "test_judge.py", "test_libero_gpu_descriptor.py")
+FILES = ("test_osc.py", "test_judge.py", "test_lamps.py", "test_libero_gpu_descriptor.py")
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(not packages.missing(), reason="this interpreter has the packages: these tests run here"),

@@ -94,6 +94,30 @@ def test_success_ends_an_episode_where_libero_ends_it(simulator: Any) -> None:
     assert on_host(result.success).tolist() == [True, False, False]
 
 
+def test_a_lamp_is_seen_one_step_after_its_knob_was_turned_as_in_libero(simulator: Any) -> None:
+    simulator.reset([0, 1], [0, 0], [Start(1, 0)] * 2)  # where the stove is no part of the goal
+    saved = simulator.get_state([0, 1])
+    scene = simulator._groups._tasks[1].scene
+    knob = scene.model.joint("flat_stove_1_button").dofadr[0]
+    saved[0]["qvel"] = saved[0]["qvel"].copy()
+    saved[0]["qvel"][knob] = 5.0
+    simulator.set_state([0, 1], saved)
+    scene.reset(simulator._layout(0), simulator._files.stored(Start(1, 0)), small()["settle_steps"])
+    scene.data.qvel[knob] = 5.0
+    site, still = scene.model.site("flat_stove_1_burner").id, np.zeros((3, 1, 7), np.float32)
+    wanted, red = [], []
+    for _ in range(6):
+        scene.step(still[0, 0])
+        wanted.append(bool(scene.shown.site_rgba[site, 3] > 0))
+        pictures = next(iter(simulator.step(still, [True, True, False]).observation.images.values()))
+        turned, left = (on_host(pictures[row]).astype(int) for row in (0, 1))
+        red.append(int((turned[..., 0] - turned[..., 1] > left[..., 0] - left[..., 1] + 40).sum()))
+    assert wanted == [False, False, False, True, True, True]
+    assert [count > 2 for count in red] == wanted, red
+    (later,) = simulator.get_state([0])
+    assert later["lamps"].tolist() == [True]
+
+
 def test_observations_are_near_those_of_the_cpu_backend(simulator: Any) -> None:
     from rlvla_sim_libero import LiberoConfig
     from rlvla_sim_libero.simulator import LiberoSimulator

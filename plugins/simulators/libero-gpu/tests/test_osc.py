@@ -122,7 +122,7 @@ def test_the_first_substep_after_a_reset_acts_on_the_rest_pose(scene: Any, warp_
     from rlvla_sim_libero_gpu.starts import Begun
 
     scene.reset(0, stored, 0)
-    begun = Begun.of(scene)
+    begun = Begun.of(scene, lamps=())
     assert begun.held
     made, action = controller(scene, warp_model, count=2), np.random.default_rng(1).uniform(-0.3, 0.3, 7)
     made.put(torch.tensor([0, 1]), {name: [begun.controller[name]] * 2 for name in MEMORY})

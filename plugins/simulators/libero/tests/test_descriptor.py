@@ -109,6 +109,7 @@ def test_chosen_tasks_keep_their_order() -> None:
         ({"tasks": (7, "turn_on_the_stove"), "suite": "libero_goal"}, "each task once"),
         ({"tasks": ("turn_on_teh_stove",), "suite": "libero_goal"}, "Did you mean 'turn_on_the_stove'?"),
         ({"tasks": ("turn_on_the_stove",)}, "no task 'turn_on_the_stove' in libero_spatial. It is in libero_goal"),
+        ({"tasks": ("0,1",)}, "no task '0,1' in libero_spatial. Several are separated by spaces: 0 1"),
         ({"tasks": ("fly",)}, "no task 'fly' in libero_spatial. Its tasks have the numbers 0 to 9"),
         ({"cameras": ("primary", "left")}, "wanted one or more of ('primary', 'wrist')"),
         ({"bddl_file": "/nowhere/task.bddl"}, "wanted an existing task file"),

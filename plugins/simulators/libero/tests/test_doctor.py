@@ -145,6 +145,24 @@ def test_a_path_override_that_is_wrong_is_quoted(monkeypatch: pytest.MonkeyPatch
         startup.task_file(SUITES["libero_goal"][0])
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("init_states: /nowhere\n", r"LIBERO folder missing: /nowhere; correct 'init_states' in .*config\.yaml"),
+        ("assets: [\n", r"config\.yaml cannot be read: .*; correct it, or delete it"),
+        ("- /nowhere\n", r"config\.yaml: holds a list, wanted folders by name \(bddl_files, init_states, assets\)"),
+    ],
+)
+def test_folders_of_the_users_own_are_looked_at_before_a_worker_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, words: str
+) -> None:
+    monkeypatch.setenv("LIBERO_CONFIG_PATH", str(tmp_path))
+    assert preflight.missing(LiberoConfig(num_envs=1)) == []
+    (tmp_path / "config.yaml").write_text(text)
+    (said,) = preflight.missing(LiberoConfig(num_envs=1))
+    assert re.search(words, said, re.DOTALL), said
+
+
 def test_memory_counts_processes_tasks_and_their_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "usable_cores", lambda: 2)
     monkeypatch.setattr(startup, "draws_on_gpu", lambda: False)

@@ -84,6 +84,10 @@ def test_every_task_of_the_table_can_be_described() -> None:
         ({"task": "PushCub-v1"}, "no task 'PushCub-v1'. Did you mean 'PushCube-v1'?"),
         ({"task": "Fly"}, "no task 'Fly'; there is: DrawTriangle-v1"),
         ({"task": "PickSingleYCB-v1"}, "python -m mani_skill.utils.download_asset ycb, then"),
+        (
+            {"task": "DrawSVG-v1"},
+            "needs svgpathtools: pip install svgpathtools, then python -m rlvla_sim_maniskill DrawSVG-v1",
+        ),
         ({"control_mode": "pd_ee_delta_pse"}, "Did you mean 'pd_ee_delta_pos"),
         (
             {"task": "MS-AntWalk-v1", "reward": "sparse"},

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from rlvla.cli.doctor import line
 from rlvla.specs import Check
 from rlvla_sim_maniskill import ManiSkillConfig, backends, doctor, startup
 
@@ -52,8 +54,11 @@ def test_other_versions_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_physics_on_the_gpu_warns_where_it_is_not_wanted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("backend", "state"), [("cpu", "ok"), ("auto", "warn"), ("gpu", "FAIL")])
+def test_physics_on_the_gpu_is_missed_by_those_who_want_it(
+    backend: Literal["cpu", "auto", "gpu"], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backends, "missing", lambda: "no library")
-    assert doctor._physics(ManiSkillConfig(backend="cpu")).ok
-    auto = doctor._physics(ManiSkillConfig())
-    assert not auto.ok and auto.warning and "physics runs on the CPU: no library" in auto.found
+    check = doctor._physics(ManiSkillConfig(backend=backend))
+    assert line(check).split()[0] == state
+    assert "physics runs on the CPU: no library" in check.found

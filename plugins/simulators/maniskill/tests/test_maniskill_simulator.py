@@ -341,6 +341,14 @@ def test_upstreams_question_about_assets_is_not_waited_for(tmp_path: Path) -> No
     assert "python -m mani_skill.utils.download_asset ycb. They are in no package" in error
 
 
+def test_every_task_of_maniskill_is_in_the_table_or_says_what_it_needs(simulator: ManiSkillSimulator) -> None:
+    from mani_skill.utils.registration import REGISTERED_ENVS
+
+    registered = {name for name, one in REGISTERED_ENVS.items() if one.cls.__module__.startswith("mani_skill.")}
+    listed = [*header.tasks(None), *header.needing_assets(), *header.needing_packages()]
+    assert sorted(registered) == sorted(listed)
+
+
 def test_a_task_of_ones_own_needs_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "from mani_skill.envs.tasks.tabletop.push_cube import PushCubeEnv\n"

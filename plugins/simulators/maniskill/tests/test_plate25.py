@@ -130,7 +130,18 @@ def test_lists_that_are_there_tell_of_further_files(tmp_path: Path, monkeypatch:
     found = plate25.missing(str(tmp_path / "data"))
     assert [path.parent.name + path.stem for path in found] == [path.parent.name + path.stem for path in gone]
     (tmp_path / "data/carrot/more_table/model_db.json").write_text("{}")
-    assert "0 entries, wanted 21" in plate25.database_problems(str(tmp_path / "data"))[0]
+    assert "0 entries, wanted 21" in plate25.damages(str(tmp_path / "data"))[0]
+
+
+def test_a_damaged_robot_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MS_ASSET_DIR", str(tmp_path / "maniskill"))
+    plate25_standins.write(tmp_path / "maniskill", tmp_path / "data")
+    file = tmp_path / "maniskill/data/robots/widowx/wx250s.urdf"
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(
+        SimulatorError, match=r"wx250s\.urdf is no XML .*: python -m mani_skill.utils.download_asset widowx"
+    ):
+        instance.made(ManiSkillConfig(task=MAIN, backend="cpu", assets=str(tmp_path / "data")), 1, "cpu")
 
 
 @pytest.mark.parametrize(

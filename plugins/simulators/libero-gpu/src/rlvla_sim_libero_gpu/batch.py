@@ -26,6 +26,7 @@ from rlvla_sim_libero.scene import Scene
 from rlvla_sim_libero_gpu.appearance import drawable
 from rlvla_sim_libero_gpu.goals import goal_of
 from rlvla_sim_libero_gpu.judge import Judge
+from rlvla_sim_libero_gpu.lamps import Lamps, lamps_of
 from rlvla_sim_libero_gpu.osc import MEMORY, Controller
 from rlvla_sim_libero_gpu.starts import Begun
 
@@ -88,8 +89,9 @@ class Batch:
             pixels=len(look.cameras) * look.size**2,
             start=first.data(model),
         )
-        self._robot, self._goal = scene.robot(), goal_of(scene)
+        self._robot, self._goal, lamps = scene.robot(), goal_of(scene), lamps_of(scene)
         with self.worlds.turn():
+            self._lamps = Lamps(lamps, self.worlds) if lamps else None
             self._make(model)
 
     def _make(self, model: mujoco.MjModel) -> None:
@@ -113,7 +115,9 @@ class Batch:
         self._step = worlds.env_step(SUBSTEPS, self._between, self._judge)
         size = (look.size, look.size)
         # Group 1 is what is to be seen, group 0 collision shapes.
-        self._pictures = Pictures(worlds, dict.fromkeys(look.cameras, size), geom_groups=(1,), data=self.shown)
+        self._pictures = Pictures(
+            worlds, dict.fromkeys(look.cameras, size), geom_groups=(1,), data=self.shown, looks=self._lamps
+        )
         self._place = worlds.program(self._placed)
 
     @staticmethod
@@ -124,10 +128,17 @@ class Batch:
 
     def _between(self, substep: int) -> None:
         self.controller.launch(self.worlds.data, substep)
+        if substep == 0 and self._lamps is not None:
+            self._lamps.switch(self.worlds.data)
         if substep == _SHOWN_SUBSTEP:
-            self._note(self._copies)
+            self._show()
         elif substep == _SHOWN_SUBSTEP + 1:
             self._note([self._finger_copy])
+
+    def _show(self) -> None:
+        self._note(self._copies)
+        if self._lamps is not None:
+            self._lamps.put(self.worlds.data, self.shown)
 
     def _note(self, copies: Sequence[tuple[Any, Any]]) -> None:
         for source, target in copies:
@@ -138,7 +149,8 @@ class Batch:
         mjw.kinematics(self.worlds.model, self.worlds.data)
         mjw.com_pos(self.worlds.model, self.worlds.data)
         mjw.camlight(self.worlds.model, self.worlds.data)
-        self._note([*self._copies, self._finger_copy])
+        self._show()
+        self._note([self._finger_copy])
 
     def _judge(self) -> None:
         self._judged.launch(self.worlds.data)
@@ -162,6 +174,8 @@ class Batch:
             worlds[name][at] = self._told([getattr(one, name) for one in begun])
         self.controller.put(at, {name: [one.controller[name] for one in begun] for name in MEMORY})
         self.controller.held[at] = torch.as_tensor([one.held for one in begun], device=worlds.device)
+        if self._lamps is not None:
+            self._lamps.light(at, torch.as_tensor(np.stack([one.lamps for one in begun]), device=worlds.device))
 
     def _told(self, arrays: Sequence[np.ndarray]) -> Tensor:
         return torch.as_tensor(np.stack(arrays), dtype=torch.float32, device=self.worlds.device)
@@ -175,11 +189,13 @@ class Batch:
         arrays = {name: tensor.cpu().numpy() for name, tensor in own.items()}
         memory = {name: self.controller[name][at].cpu().numpy() for name in MEMORY}
         held = self.controller.held[at].tolist()
+        lamps = np.zeros((len(held), 0), bool) if self._lamps is None else self._lamps.lit[at].cpu().numpy()
         return [
             Begun(
                 **{name: array[place] for name, array in arrays.items()},
                 controller={name: array[place] for name, array in memory.items()},
                 held=held[place],
+                lamps=lamps[place],
             )
             for place in range(len(held))
         ]

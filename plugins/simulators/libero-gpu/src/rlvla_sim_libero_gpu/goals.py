@@ -88,6 +88,15 @@ def goal_of(scene: Scene) -> Goal:
     return Goal(predicates, tuple(_tests(env, predicate) for predicate in predicates))
 
 
+def turned_on(env: Any, name: str) -> tuple[Threshold, ...]:
+    """Return where the joints of an object turn it on, one of them is enough.
+
+    Raises:
+        SimulatorError: it has none.
+    """
+    return _beyond(env, ("turnon", name), "turnon", env.object_states_dict[name]).thresholds
+
+
 def _tests(env: Any, predicate: Sequence[str]) -> tuple[Test, ...]:
     name, objects = predicate[0].lower(), [env.object_states_dict.get(one) for one in predicate[1:]]
     if name not in PREDICATES:

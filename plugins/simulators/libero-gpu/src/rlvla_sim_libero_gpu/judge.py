@@ -96,7 +96,7 @@ def _stacked(upper: wp.vec3, lower: wp.vec3):
 
 
 @wp.func
-def _beyond(position: float, limit: float, sign: float, inclusive: int):
+def beyond(position: float, limit: float, sign: float, inclusive: int):
     away = (position - limit) * sign
     return away > 0.0 or (away == 0.0 and inclusive != 0)
 
@@ -139,7 +139,7 @@ def judge(
     else:
         count = wp.int32(0)
         for j in range(first_K[test], last_K[test]):
-            if _beyond(qpos[world, joint_J[j]], limit_J[j], sign_J[j], inclusive_J[j]):
+            if beyond(qpos[world, joint_J[j]], limit_J[j], sign_J[j], inclusive_J[j]):
                 count += 1
         if kind == K_ANY:
             holds_NK[world, test] = count > 0
@@ -197,7 +197,7 @@ class Judge:
         joints = list(chain.from_iterable(test.thresholds for test in tests))
         ends = np.cumsum([0, *(len(test.thresholds) for test in tests)])
         touches = np.cumsum([0, *(test.kind == TOUCH for test in tests)])
-        limits = [_limit(one.limit, one.sign, one.inclusive) for one in joints]
+        limits = [in_float32(one.limit, one.sign, one.inclusive) for one in joints]
         return [
             self._put([test.kind for test in tests], int),
             self._put([test.site for test in tests], int),
@@ -243,7 +243,7 @@ class Judge:
         return torch.stack([holds_NK[:, first:last].all(1) for first, last in ends], 1)
 
 
-def _limit(limit: float, sign: int, inclusive: bool) -> tuple[float, bool]:
+def in_float32(limit: float, sign: int, inclusive: bool) -> tuple[float, bool]:
     """Return a limit in float32 that parts float32 joints as the float64 one does, and whether it counts itself."""
     near = float(np.float32(limit))
     if near == limit:

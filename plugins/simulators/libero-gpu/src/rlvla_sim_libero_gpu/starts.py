@@ -6,7 +6,7 @@ A draw takes tens of milliseconds of one core and ten settle steps a hundred mor
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ import mujoco
 import numpy as np
 
 from rlvla_sim_libero.scene import Scene
+from rlvla_sim_libero_gpu.lamps import lamps_of
 
-_ARRAYS = ("qpos", "qvel", "qacc_warmstart", "ctrl", "body_pos", "body_quat", "shown_qpos", "shown_fingers")
+_ARRAYS = ("qpos", "qvel", "qacc_warmstart", "ctrl", "body_pos", "body_quat", "shown_qpos", "shown_fingers", "lamps")
 _CONTROLLER = "controller/"
 
 
@@ -38,10 +39,12 @@ class Begun:
     """Joint positions that pictures and the hand's pose show."""
     shown_fingers: np.ndarray
     """Positions of the two fingers that the observation holds."""
+    lamps: np.ndarray
+    """bool: which lamps pictures show."""
 
     @classmethod
-    def of(cls, scene: Scene) -> Begun:
-        """Return where the present episode of a scene is."""
+    def of(cls, scene: Scene, lamps: Sequence[int]) -> Begun:
+        """Return where the present episode of a scene is; ``lamps``: sites."""
         data, saved = scene.data, scene.save()
         memory = scene.controller()
         memory |= {
@@ -60,6 +63,7 @@ class Begun:
             held=bool(saved["controller_fresh"]),
             shown_qpos=saved["shown_qpos"],
             shown_fingers=saved["shown_fingers"],
+            lamps=saved["shown_site_rgba"][list(lamps), 3] > 0,
         )
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -106,6 +110,7 @@ class Starts:
 
     def __init__(self, scene: Scene, settle_steps: int, kept: int) -> None:
         self._scene, self._settle_steps, self._kept = scene, settle_steps, kept
+        self._lamps = [lamp.site for lamp in lamps_of(scene)]
         self._begun: OrderedDict[Any, Begun] = OrderedDict()
         self.draws = 0
         """Starts drawn so far."""
@@ -121,7 +126,7 @@ class Starts:
             self._begun.move_to_end(key)
             return self._begun[key]
         self._scene.reset(seed, state, self._settle_steps)
-        begun = self._begun[key] = Begun.of(self._scene)
+        begun = self._begun[key] = Begun.of(self._scene, self._lamps)
         self.draws += 1
         if len(self._begun) > self._kept:
             self._begun.popitem(last=False)

@@ -98,6 +98,7 @@ def _task_problems(tasks: Sequence[int | str], suite: str) -> list[str]:
         close = difflib.get_close_matches(name, [task.name for task in there], n=1)
         elsewhere = [base for base, some in SUITES.items() if any(task.name == name for task in some)]
         hint = f"Did you mean {close[0]!r}?" if close else f"Its tasks have the numbers 0 to {len(there) - 1}"
+        hint = f"Several are separated by spaces: {name.replace(',', ' ')}" if "," in name else hint
         problems.append(f"tasks: no task {name!r} in {suite}. {f'It is in {elsewhere[0]}' if elsewhere else hint}")
     if not tasks:
         problems.append("tasks: empty; give at least one number, or None for all tasks of the suite")

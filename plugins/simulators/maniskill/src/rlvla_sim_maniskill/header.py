@@ -81,7 +81,17 @@ def _package() -> dict[str, TaskHeader]:
 @cache
 def needing_assets() -> dict[str, tuple[str, ...]]:
     """Return tasks that ManiSkill registers and that need downloads, with the names of what to download."""
-    listed = json.loads(TABLE.read_text())["needing_assets"]
+    return _needing("assets")
+
+
+@cache
+def needing_packages() -> dict[str, tuple[str, ...]]:
+    """Return tasks that ManiSkill registers and that need packages which it does not require itself, with their names."""
+    return _needing("packages")
+
+
+def _needing(what: str) -> dict[str, tuple[str, ...]]:
+    listed = json.loads(TABLE.read_text())[f"needing_{what}"]
     return {name: tuple(some) for name, some in listed.items()}
 
 
@@ -142,12 +152,16 @@ def _control_mode(one: Mapping[str, Any]) -> ControlMode:
 
 def unknown(name: str, there: Sequence[str], file: str | None) -> str:
     """Say why a task is not one of those that are there."""
-    if file is None and (assets := needing_assets().get(name)) is not None:
+    left = {} if file is not None else {**needing_assets(), **needing_packages()}
+    if name in left:
+        known = f"python -m rlvla_sim_maniskill {name} --output {name}.json, and task_file: {name}.json"
+        if name in needing_packages():
+            return f"task: {name} needs {', '.join(left[name])}: pip install {' '.join(left[name])}, then {known}"
         return (
-            f"task: {name} needs downloaded assets ({', '.join(assets)}), which are in no package: {commands(assets)}, then "
-            f"python -m rlvla_sim_maniskill {name} --output {name}.json, and task_file: {name}.json"
+            f"task: {name} needs downloaded assets ({', '.join(left[name])}), which are in no package: "
+            f"{commands(left[name])}, then {known}"
         )
-    close = difflib.get_close_matches(name, [*there, *(needing_assets() if file is None else ())], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, [*there, *left], n=1, cutoff=0.5)
     if close:
         return f"task: no task {name!r}. Did you mean {close[0]!r}?"
     return (

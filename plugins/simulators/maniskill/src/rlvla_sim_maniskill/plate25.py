@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from xml.etree import ElementTree
 
 from annotated_types import Gt, MinLen
 
@@ -337,8 +338,12 @@ def _list(place: Path) -> tuple[dict[str, Any], Path]:
     return entries, file
 
 
+def _robot() -> Path:
+    return maniskill_data() / "robots/widowx/wx250s.urdf"
+
+
 def _wanted(root: Path) -> Iterator[Path]:
-    yield maniskill_data() / "robots/widowx/wx250s.urdf"
+    yield _robot()
     yield maniskill_data() / "tasks/bridge_v2_real2sim_dataset/stages/bridge_table_1_v1.glb"
     for kind in KINDS:
         database = root / kind / "model_db.json"
@@ -374,11 +379,20 @@ def shape_of(place: Path) -> Path:
     return next((file for file in files if file.is_file()), files[0])
 
 
-def database_problems(assets: str | None) -> list[str]:
-    """Return what is wrong with the data set's lists, where they are there."""
+def damages(assets: str | None) -> list[str]:
+    """Return what is wrong with the robot's description and the data set's lists, where they are there."""
     root = folder(assets)
-    damage = [_damage(root, kind) for kind in KINDS if (root / kind / "model_db.json").is_file()]
-    return [one for one in damage if one]
+    found = [_damage(root, kind) for kind in KINDS if (root / kind / "model_db.json").is_file()]
+    return [one for one in (_robot_damage(_robot()), *found) if one]
+
+
+def _robot_damage(file: Path) -> str:
+    try:
+        if file.is_file():
+            ElementTree.parse(file)
+    except ElementTree.ParseError as error:
+        return f"{file} is no XML that can be read ({error}): python -m mani_skill.utils.download_asset widowx250s"
+    return ""
 
 
 # ---- headers --------------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def make(task: str, *, module: str = "", **options: Any) -> Any:
 
 def plate25_problems(assets: str | None) -> list[str]:
     """Say which files of :mod:`rlvla_sim_maniskill.plate25` are missing or of another release, and what brings them."""
-    problems = plate25.database_problems(assets)
+    problems = plate25.damages(assets)
     if missing := plate25.missing(assets):
         shown = [str(path) for path in missing[:_SHOWN]] + (["..."] if len(missing) > _SHOWN else [])
         problems.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -62,17 +63,21 @@ def survey_all() -> dict[str, Any]:
     startup.import_maniskill(_renderer())
     from mani_skill.utils.registration import REGISTERED_ENVS
 
-    made, left = [], {}
+    made, assets, packages = [], {}, {}
     for name, spec in sorted(REGISTERED_ENVS.items()):
         try:
             startup.make(name, obs_mode="none", sim_backend="physx_cpu", render_backend=_BACKENDS[_renderer()]).close()
             made.append(name)
         except SimulatorError as error:
             log.warning("%s", error)
-            if "download" in str(error):
+            if found := re.search(r"pip install (\S+)|No module named '([^'.]+)", str(error)):
+                packages[name] = [found[1] or found[2]]
+            elif "download" in str(error):
                 declared = tuple(spec.asset_download_ids)
-                left[name] = list(next((ids for start, ids in _UNDECLARED.items() if name.startswith(start)), declared))
-    return {**survey(made), "needing_assets": left}
+                assets[name] = list(
+                    next((ids for start, ids in _UNDECLARED.items() if name.startswith(start)), declared)
+                )
+    return {**survey(made), "needing_assets": assets, "needing_packages": packages}
 
 
 def _look(name: str, module: str, actions: dict[str, Any]) -> dict[str, Any]:
