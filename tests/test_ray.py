@@ -18,14 +18,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
 
 import rlvla
 from rlvla import checkpoint, configs, state_files, trainers, versions
+from rlvla.assembly import Entry
 from rlvla.configs import Choice
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
 from rlvla.plugin import find
+from rlvla.receipts import TrainReceipt
 from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
@@ -274,7 +278,7 @@ def test_one_goes_on_as_two_ranks_and_these_as_one_also_when_a_rank_died(tmp_pat
 
 def test_calls_keep_their_order_and_hold_up_nobody(ray):
     """Ray delivers them in any order; while one actor works, another one's calls and a ping are answered."""
-    from rlvla.runtimes.ray import _Host
+    from rlvla.runtimes.ray import _Host, _packed
 
     release = threading.Event()
 
@@ -291,17 +295,150 @@ def test_calls_keep_their_order_and_hold_up_nobody(ray):
 
     async def calls():
         host = _Host({"one": Notes, "other": Notes})
-        late = [asyncio.create_task(host.send("one", number, "note", number)) for number in range(50, 0, -1)]
+
+        def send(number, *arguments):
+            return asyncio.create_task(host.send(*_packed(("one", number, [("note", arguments)]))))
+
+        async def heard(name, number):
+            return pickle.loads(await host.call(*_packed((name, number, [], ("all", ()), 0))))
+
+        late = [send(number, number) for number in range(50, 0, -1)]
         while len(host._early) < len(late):
             await asyncio.sleep(0)
         assert await host.ping() == os.getpid(), "a call before its turn is in the way"
-        late.append(asyncio.create_task(host.send("one", 0, "note", 0, True)))
-        assert await host.call("other", 0, "all", 0) == []
+        late.append(send(0, 0, True))
+        assert await heard("other", 0) == []
         release.set()
-        assert await host.call("one", 51, "all", 0) == list(range(51))
+        assert await heard("one", 51) == list(range(51))
         await asyncio.gather(*late)
 
     asyncio.run(calls())
+
+
+class Wire:
+    """A worker that calls reach in any order, once all have left."""
+
+    life = 0
+
+    def __init__(self, host):
+        self.host, self.left = host, []
+
+    def submit(self, parts, arguments):
+        answered = asyncio.get_running_loop().create_future()
+        self.left.append((answered, self.host.call if parts else self.host.send, arguments))
+        return answered
+
+    async def deliver(self, order):
+        async def one(answered, method, arguments):
+            try:
+                answered.set_result(await method(*arguments))
+            except Exception as error:
+                answered.set_exception(error)
+
+        await asyncio.gather(*(one(*self.left[number]) for number in order))
+
+
+class Diary:
+    """An actor that notes what it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    def note(self, number):
+        self.heard.append(number)
+        return number
+
+    def fail(self, number):
+        self.heard.append(number)
+        raise ValueError(f"call {number}")
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["note", "note", "note", "note", "fail", "at once", "wait"]), max_size=60),
+    shuffle=st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=50)
+def test_what_nobody_waits_for_travels_together_before_any_later_call(kinds, shuffle):
+    """Records, refusals and training steps of a rank, in any order: heard in the order of the calls, few on the wire."""
+    from rlvla.runtimes.ray import _TOGETHER, RayHandle, _Host
+
+    async def played():
+        host = _Host({"rank": Diary})
+        handle, waiting = RayHandle("rank", wire := Wire(host)), []
+        for number, kind in enumerate(kinds):
+            if kind == "wait":
+                waiting.append(asyncio.ensure_future(handle.call("note", number)))
+                await asyncio.sleep(0)
+                assert not handle._sent, "a call went ahead of what was sent"
+            else:
+                handle.send("fail" if kind == "fail" else "note", number, at_once=kind == "at once")
+            assert len(handle._sent) < _TOGETHER, "more wait than may"
+        order = list(range(len(wire.left)))
+        shuffle.shuffle(order)
+        await wire.deliver(order)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        said = [str(one) if isinstance(one, ValueError) else one for one in answers]
+        return host._actors["rank"].heard if host._actors else [], said, len(wire.left), handle._sent
+
+    heard, answers, calls, left = asyncio.run(played())
+    wanted, wanted_answers, failed = [], [], None
+    for number, kind in enumerate(kinds):
+        if kind == "wait":
+            wanted_answers.append([number] if failed is None else failed)
+        if kind != "wait" or failed is None:
+            wanted.append(number)
+        failed = None if kind == "wait" else failed or f"call {number}" if kind == "fail" else failed
+    assert heard == wanted[: len(wanted) - len(left)]
+    assert answers == wanted_answers
+    assert calls <= kinds.count("wait") + kinds.count("at once") + len(kinds) // _TOGETHER
+
+
+def test_chunk_steps_of_many_slots_make_few_calls():
+    """8 slots of 4 rows, 4 ranks, a step of 16 chunks: 128 chunk steps reach their ranks in 16 calls, the last beside ``train``."""
+    from rlvla.runtimes.ray import RayHandle, _Host
+
+    class Rank(Diary):
+        def record(self, *payload):
+            self.heard.append([one.ticket for one in payload[-1] if one is not None])
+
+        def train(self, tickets, step, of_all):
+            return TrainReceipt(version=1, seconds=0.0, metrics={"heard": sum(map(len, self.heard))})
+
+    async def played():
+        wires = [Wire(_Host({f"trainer-{number}": Rank})) for number in range(4)]
+        ranks = [RayHandle(f"trainer-{number}", wire) for number, wire in enumerate(wires)]
+        group = trainers.TrainerGroup(ranks, cut=False, cycle=32)
+        for chunk in range(16):
+            for first in range(0, 32, 4):
+                entries = [Entry(first + row, 0, chunk, row, chunk == 15) for row in range(4)]
+                group.send("record", None, None, None, None, 0, entries)
+        training = asyncio.ensure_future(group.call("train", list(range(32)), 0))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(*(wire.deliver(range(len(wire.left))) for wire in wires))
+        return (
+            [len(wire.left) for wire in wires],
+            [wire.host._actors[rank.name].heard for wire, rank in zip(wires, ranks, strict=True)],
+            await training,
+        )
+
+    calls, heard, _ = asyncio.run(played())
+    assert sum(calls) == 16 + 4, "of which a training step makes 4"
+    for number, units in enumerate(heard):
+        wanted = [ticket for _ in range(16) for ticket in range(8 * number, 8 * number + 8)]
+        assert [ticket for some in units for ticket in some] == wanted
+
+
+def test_references_travel_as_arguments_each_once(ray):
+    """In lists and in what travels together too; where they arrive is what they refer to."""
+    import ray as library
+
+    from rlvla.runtimes.ray import _packed, _Unpacker
+
+    one, other = library.put("one"), library.put([2])
+    packed, *references = _packed([("record", (one, {"b": [other, one]}, 3))])
+    assert references == [one, other]
+    ((method, arguments),) = _Unpacker(packed, library.get(references)).load()
+    assert (method, arguments) == ("record", ("one", {"b": [[2], "one"]}, 3))
 
 
 @pytest.mark.e2e
