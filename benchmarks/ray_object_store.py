@@ -164,7 +164,7 @@ def markdown(result: dict[str, Any], picture: str) -> str:
         f"What grew: {grew}. Most in the object store: {found['store_mib_peak']:.1f} MiB.",
         "",
         f"The controller's thread was busy for {100 * found['controller_share']:.1f} % of the time, "
-        f"{found['controller_ms_a_slot_chunk_step']:.2f} ms of CPU for each chunk step of a slot; what that comes to on 256 GPUs is in "
+        f"{found['controller_ms_a_slot_chunk_step']:.2f} ms of CPU for each chunk step of a slot; what it takes on 256 GPUs is in "
         "`virtual_scaling.md`.",
         "",
         "Before workers told Ray to keep no history of calls (`enable_task_events`), its own processes grew from 277 to 530 MiB in "

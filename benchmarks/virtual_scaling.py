@@ -29,6 +29,7 @@ import json
 import math
 import os
 import platform
+import sys
 import time
 from collections.abc import Sequence
 from functools import lru_cache
@@ -50,8 +51,10 @@ SAMPLE_S, PASSES, MINIBATCH = 0.0056, 2, 64
 BYTES, LATENCY_S, INSIDE, BETWEEN = 2.1e9, 10e-6, 330e9, 50e9
 SNAPSHOT_S = 0.02
 CONTROLLER_S = {4: 0.00057, 8: 0.00065, 16: 0.00083, 32: 0.00089}
-CONTROLLER_RAY_S = 0.0031
-"""Likewise under Ray, where a call goes to another process: slots of 4, two ranks (``ray_object_store.py``, 20 minutes)."""
+CONTROLLER_RAY_S = {16: 0.00192, 32: 0.00217}
+"""Likewise under Ray, where a call goes to another process and windows of a slot belong to one rank (``ray_calls.py``)."""
+CONTROLLER_RAY_RANK_S = 0.00005
+"""And for each further rank that a slot's units belong to."""
 STEPS, WARM_UP = 5, 2
 GENERATOR_SHARE, TRAINER_SHARE = 1.0, 1.0
 
@@ -130,15 +133,20 @@ def rate(use: str, world: World) -> dict[str, float]:
     }
 
 
+def neighbour(name: str) -> Any:
+    """Return another benchmark."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
 def measured_controller(slot_rows: int, steps: int = 6) -> float:
     """Return the CPU seconds of the controller's thread for each slot chunk step, under full-async on real actors."""
-    path = Path(__file__).with_name("overlap.py")
-    spec = importlib.util.spec_from_file_location("overlap", path)
-    assert spec is not None and spec.loader is not None
-    overlap = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(overlap)
+    overlap = neighbour("overlap")
     overlap.ROWS = slot_rows
-    return float(overlap.real_seconds({"use": "full-async"}, steps)[1])
+    return float(overlap.real({"use": "full-async"}, overlap.LONG_TAILS, steps)[1])
 
 
 def call_seconds(slot_rows: int, free: dict[str, float], step_s: float) -> float:
@@ -191,7 +199,9 @@ def markdown(result: dict[str, Any], picture: str) -> str:
                 f"{one['controller_busy']:.2f} | {one['batch_rows']:.1f} | {one['cpu_s']:.1f} |"
             )
     largest = {name: found["gpus"]["256"] for name, found in result["studies"].items() if "256" in found["gpus"]}
-    worst, by_ray = largest["full-async, slots of 4"], largest["full-async, slots of 16, controller under Ray"]
+    worst = largest["full-async, slots of 4"]
+    by_ray, larger = (largest[f"full-async, slots of {rows}, controller under Ray"] for rows in (16, 32))
+    at_64 = result["studies"]["full-async, slots of 16, controller under Ray"]["gpus"]["64"]
 
     def reached(rows: int) -> str:
         one = largest[f"full-async, slots of {rows}"]
@@ -206,9 +216,11 @@ def markdown(result: dict[str, Any], picture: str) -> str:
         f"{largest['full-async, slots of 16, controller free']['efficiency']:.3f}; fewer all-reduces, by minibatches of 256 "
         f"chunks a GPU, do not help ({largest['full-async, slots of 16, minibatches of 256']['efficiency']:.3f}). In lockstep (sync, and stages of "
         "hybrid) every phase waits for the controller's calls for all slots, and for the slowest of more slots. Under Ray a slot's "
-        f"chunk step takes {1000 * CONTROLLER_RAY_S:.1f} ms of the controller's CPU (slots of 4, two ranks), and more the more ranks a "
-        f"slot's units belong to, which is not counted: at 256 GPUs it is busy {100 * by_ray['controller_busy']:.0f} % of the time and "
-        f"{by_ray['efficiency']:.3f} is reached. Largest simulation: "
+        f"chunk step takes {1000 * CONTROLLER_RAY_S[16]:.2f} ms of the controller's CPU, where its windows belong to one rank, and "
+        f"{1000 * CONTROLLER_RAY_RANK_S:.2f} ms for each further rank that its units belong to, as groups may: at 64 GPUs it is busy "
+        f"{100 * at_64['controller_busy']:.0f} % of the time, at 256 {100 * by_ray['controller_busy']:.0f} %, and "
+        f"{by_ray['efficiency']:.3f} is reached, with slots of 32 ({1000 * CONTROLLER_RAY_S[32]:.2f} ms) {larger['efficiency']:.3f}. "
+        "Largest simulation: "
         f"256 GPUs, 8192 environments, {STEPS} training steps in {max(one['cpu_s'] for one in largest.values()):.0f} s of CPU.",
     ]
     return "\n".join([*lines, "", f"![Efficiency by GPUs]({picture})", ""])
@@ -250,11 +262,14 @@ STUDIES: dict[str, dict[str, Any]] = {
         "sizes": (8, 256),
         "controller_s": 0.0,
     },
-    "full-async, slots of 16, controller under Ray": {
-        "use": "full-async",
-        "slot_rows": 16,
-        "sizes": (8, 64, 256),
-        "controller_s": CONTROLLER_RAY_S,
+    **{
+        f"full-async, slots of {rows}, controller under Ray": {
+            "use": "full-async",
+            "slot_rows": rows,
+            "sizes": (8, 64, 256),
+            "controller_s": seconds,
+        }
+        for rows, seconds in CONTROLLER_RAY_S.items()
     },
     "full-async, slots of 16, minibatches of 256": {
         "use": "full-async",
@@ -284,6 +299,9 @@ def main() -> None:
     if arguments.controller:
         for rows in CONTROLLER_S:
             print(f"{rows} rows: {1000 * measured_controller(rows):.3f} ms a slot chunk step")
+        for ranks, of_slot in ((2, 1), (8, 4)):
+            found = neighbour("ray_calls").measured(ranks=ranks, slots=2, rows=16, window=32, steps=6)
+            print(f"Ray, 16 rows, {of_slot} ranks a slot: {found['controller_ms']:.3f} ms a slot chunk step")
         return
     result = {
         "simulated": True,

@@ -1,7 +1,7 @@
 """GR00T N1.5 on LIBERO spatial with PPO, physics and pictures on the GPU beside the model: one GPU with 80 GiB or more.
 
 The same training as ``gr00t_libero_ppo_full-async_cuda.py`` with 256 environments as one batch a task. It is trained on MuJoCo
-Warp; ``rlvla eval runs/NAME`` measures success on the CPU simulator ``libero`` by itself.
+Warp; success is measured on ``libero`` (MuJoCo 3.3.7 on the CPU) by itself: ``rlvla eval runs/NAME``.
 Needs the packages of ``rlvla-sim-libero-gpu[gpu]``, or ``rlvla simulators install libero-gpu``.
 """
 

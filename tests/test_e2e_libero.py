@@ -2,13 +2,13 @@
 
 import json
 
-import imageio.v3 as imageio
 import numpy as np
 import pytest
 
 import rlvla
 from rlvla.configs import Choice
 from rlvla.specs import Start
+from rlvla.video import read_video
 from rlvla.worker import open_simulator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -30,7 +30,7 @@ def test_grpo_on_libero_trains_resumes_and_is_evaluated_with_video(tmp_path):
     assert [line["step"] for line in lines if "rollout/episodes" in line] == [1, 2, 3]
     assert [(one.task, one.state, one.steps) for one in results.episodes] == [(0, 0, 16), (0, 1, 16)]
     assert results.protocol["versions"]["mujoco"] == "3.3.7"
-    assert len(imageio.imread(results.episodes[0].video, plugin="pyav")) == 17
+    assert len(read_video(results.episodes[0].video)) == 17
 
 
 def test_another_mujoco_release_is_warned_of_by_task_and_stands_in_the_results(tmp_path, monkeypatch, caplog):

@@ -2,10 +2,10 @@
 
 import json
 
-import imageio.v3 as imageio
 import pytest
 
 import rlvla
+from rlvla.video import read_video
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -30,7 +30,7 @@ def test_ppo_on_pictures_trains_films_resumes_and_is_evaluated(tmp_path):
     assert sorted(set(steps(tmp_path / "run"))) == [1, 2, 3]
     assert [one.steps for one in results.episodes] == [8, 8]
     assert results.protocol["versions"]["sapien"] == "3.0.3"
-    film = imageio.imread(results.episodes[0].video, plugin="pyav")
+    film = read_video(results.episodes[0].video)
     assert film.shape == (9, 32, 32, 3) and film.std() > 5
     assert len(list((tmp_path / "run/videos").glob("train_episode_*.mp4"))) >= 2
 

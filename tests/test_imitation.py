@@ -231,7 +231,7 @@ def on_ranks(tmp_path_factory, demos):
         subprocess.Popen([sys.executable, "-c", code, str(rank), str(world)], env=environment)
         for rank, world in ((0, 1), (0, 2), (1, 2))
     ]
-    assert [process.wait(100) for process in started] == [0, 0, 0]
+    assert [process.wait(250) for process in started] == [0, 0, 0]
     return {
         how: [torch.load(place / f"{how}.{name}", weights_only=True) for name in ("10", "20", "21")]
         for how in ("alone", "beside")

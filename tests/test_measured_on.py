@@ -1,5 +1,6 @@
 """Success measured on another simulator than the one that is trained on."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -58,29 +59,81 @@ def test_one_run_measures_on_both_and_says_where_they_differ(tmp_path, capsys):
     assert first.episodes == again.episodes
     assert [one.seed for one in first.episodes] == [one.seed for one in second.episodes]
     place = tmp_path / "both.json"
-    assert command.main([str(tmp_path / "run"), "--against", "tabletop", "--json", str(place)]) == 0
-    assert "only tabletop" in capsys.readouterr().out
-    assert place.read_text().startswith("[")
+    words = [str(tmp_path / "run"), "--against", "tabletop", "--against.max-episode-steps", "8", "--json", str(place)]
+    assert command.main(words) == 0
+    said = capsys.readouterr().out
+    assert "only tabletop, max_episode_steps 40" in said and "only tabletop, max_episode_steps 8" in said
+    assert [len(one["episodes"]) for one in json.loads(place.read_text())] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--against", "tabletop"], "--against: got tabletop with the settings that success is measured with already"),
+        (["--against.num-envs", "1"], "--against: missing; got --against.num_envs, wanted the simulator's name too"),
+        (["--against", "tabletop", "--against.image-size", "64"], r"Camera\(.*height=64.*wanted Camera\(.*height=32"),
+    ],
+)
+def test_two_evaluations_with_nothing_to_compare_are_refused_before_the_first(tmp_path, words, said):
+    with rlvla.build(**source(tmp_path)) as run:
+        run.save()
+    with pytest.raises(ConfigError, match=said):
+        command.main([str(tmp_path / "run"), *words])
+    assert not list(tmp_path.glob("run/evaluations/*"))
+
+
+def test_two_evaluations_of_different_tasks_are_refused_before_the_first(tmp_path):
+    own = {**source(tmp_path, {"use": "fake", "num_envs": 2}), "model": "fake"}
+    with rlvla.build(**own) as run:
+        run.save()
+    said = r"--against: fake has other tasks than fake \(got .* \(7 initial states\).*, wanted .*\): set them alike \(--against\.option value\)"
+    with pytest.raises(ConfigError, match=said):
+        command.main([str(tmp_path / "run"), "--against", "fake", "--against.initial-states", "7"])
 
 
 def test_a_plugin_names_where_its_policies_are_measured(tmp_path):
-    plugin = replace(find("sim", "tabletop"), measured_by=lambda config: {"use": "tabletop", "max_episode_steps": 16})
+    plugin = replace(find("sim", "tabletop"), when_measuring={"max_episode_steps": 16})
     own = source(tmp_path, configs.Choice(plugin, plugin.config(num_envs=2)))
     config = configs.read(own)
     assert checks.measured_on(config).config.max_episode_steps == 16
     assert checks.measured_on(config).config.num_envs == 2, "settings that it does not name are those trained on"
-    asked = configs.read({**own, "eval": {"sim": "tabletop"}})
+    asked = configs.read({**own, "eval": {"sim": {"max_episode_steps": 40}}})
     assert checks.measured_on(asked) is asked.sim
 
 
-def test_libero_on_a_gpu_is_measured_by_libero():
+GPU = {"use": "libero-gpu", "suite": "libero_goal", "tasks": [3, 1], "num_envs": 128, "device": "cpu"}
+CPU = {"use": "libero", "suite": "libero_goal", "tasks": [3, 1], "num_envs": 2}
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "name", "num_envs"),
+    [
+        (GPU, None, "libero", 8),
+        (GPU, {"num_envs": 32}, "libero", 32),
+        (GPU, {"use": "libero", "num_envs": 32}, "libero", 32),
+        (GPU, "libero-gpu", "libero-gpu", 128),
+        (CPU, None, "libero", 2),
+        (CPU, "libero-gpu", "libero-gpu", 256),
+    ],
+)
+def test_libero_on_a_gpu_is_measured_by_libero_on_the_same_tasks(trained, asked, name, num_envs):
     pytest.importorskip("rlvla_sim_libero_gpu")
-    sim = {"use": "libero-gpu", "suite": "libero_goal", "tasks": [3, 1], "num_envs": 128, "device": "cpu"}
-    config = configs.read({"sim": sim, "model": "tiny", "algo": "ppo", "scheduler": "sync"})
+    config = configs.read({"sim": trained, "model": "tiny", "algo": "ppo", "scheduler": "sync", "eval": {"sim": asked}})
     run, specs = checks.measured(config, checks.check(config))
-    assert (run.sim.name, run.sim.config.suite, run.sim.config.tasks) == ("libero", "libero_goal", (3, 1))
-    assert specs.num_envs == run.sim.config.num_envs == sum(specs.slots)
-    assert checks.check(config).num_envs == 128
+    assert (run.sim.name, run.sim.config.suite, run.sim.config.tasks) == (name, "libero_goal", (3, 1))
+    assert specs.num_envs == run.sim.config.num_envs == sum(specs.slots) == num_envs
+    assert getattr(run.sim.config, "layouts", None) is None, "episodes start as on libero: the seed places fixtures"
+    assert checks.check(config).num_envs == trained["num_envs"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--eval.sim", "tabletop", "--eval.sim.num-envs", "1"], ["--eval.sim.num-envs", "1", "--eval.sim=tabletop"]],
+)
+def test_flags_name_it_and_its_options_in_any_order(tmp_path, words):
+    config = configs.read(source(tmp_path), words)
+    assert config.eval.sim == {"use": "tabletop", "num_envs": "1"}
+    assert checks.measured_on(config).config.num_envs == 1
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import dataclasses
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from itertools import pairwise
@@ -16,21 +18,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
 
 import rlvla
 from rlvla import checkpoint, configs, state_files, trainers, versions
+from rlvla.assembly import Entry
 from rlvla.configs import Choice
 from rlvla.errors import ConfigError, SimulatorError, WorkerDied
 from rlvla.plugin import find
+from rlvla.receipts import TrainReceipt
 from rlvla.runtimes import cluster
 from rlvla.runtimes.local import LocalHandle
 from rlvla.testing.scheduler import Recorder
 from rlvla.tracing import read
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # Ray's own: it forks with threads, and leaves sockets to the garbage collector
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
@@ -76,59 +82,6 @@ def left(folder: Path):
     return {name: one.tobytes() for name, one in found.items()}, numbers
 
 
-@pytest.fixture(scope="module")
-def windows(ray, tmp_path_factory):
-    """Return the folder of two runs that are equal but for the runtime, what each found, and when and what the second told."""
-    folder, heard, found = tmp_path_factory.mktemp("windows"), Recorder(), {}
-    for runtime in ("local", "ray"):
-        began = time.time_ns()
-        listeners = [heard] if runtime == "ray" else []
-        with build(folder, runtime, runtime, scheduler="async-rollout", listeners=listeners, deterministic=True) as run:
-            run.train()
-            ended = time.time_ns()
-            success = run.evaluate(episodes=4).success
-        found[runtime] = (*left(run.directory), success)
-    return folder, found, (began, ended), heard.metrics[-1]
-
-
-def test_ray_gives_the_bits_of_the_local_runtime(windows):
-    _, found, *_ = windows
-    assert found["ray"] == found["local"]
-
-
-def test_actors_elsewhere_time_themselves_on_the_same_clock(windows):
-    """Spans of Ray workers lie within the run, in order, and bounds follow from them."""
-    folder, _, (began, ended), last = windows
-    spans = [span for span in read(folder / "ray") if span.began_ns < ended]
-    assert {span.actor for span in spans} >= {"trainer", "generator", "sim-0", "sim-1"}
-    assert all(began - 1e6 <= span.began_ns <= span.ended_ns <= ended + 1e6 for span in spans)
-    for actor in ("trainer", "generator", "sim-0"):
-        mine = sorted((span.began_ns, span.ended_ns) for span in spans if span.actor == actor)
-        assert all(end <= begin for (_, end), (begin, _) in pairwise(mine)), actor
-    assert 0 < last["time/run_overlap_efficiency"] <= 1
-    assert last["memory/workers_peak_gib"] > 0.01
-    assert "time/busy_cores" not in last
-
-
-@pytest.mark.parametrize(
-    ("algo", "scheduler", "sim"),
-    [
-        (GRPO, {"use": "full-async", "max_staleness": 0}, {"batched": True}),
-        pytest.param(PPO, "hybrid", {"use": "tabletop"}, marks=pytest.mark.e2e),
-        pytest.param(GRPO, "sync", {"use": "tabletop"}, marks=pytest.mark.e2e),
-    ],
-    ids=["groups", "tabletop-windows", "tabletop-groups"],
-)
-def test_it_does_so_with_other_units_and_simulators(tmp_path, ray, algo, scheduler, sim):
-    found = {}
-    for runtime in ("local", "ray"):
-        with build(tmp_path, runtime, runtime, algo, scheduler, sim, deterministic=True) as run:
-            run.train()
-            success = run.evaluate(episodes=4).success
-        found[runtime] = (*left(run.directory), success)
-    assert found["ray"] == found["local"]
-
-
 class Killer:
     """Ends the Ray worker of an actor after a training step, before its checkpoint."""
 
@@ -149,14 +102,60 @@ class Killer:
         run.train()
 
 
-def test_several_generators_and_hosts_give_the_same_bits_also_when_one_generator_dies(tmp_path, windows):
+@pytest.fixture(scope="module")
+def windows(ray, tmp_path_factory):
+    """Return the folder of a local run and one under Ray of two generators and hosts, what each found, and when and what the
+    second told: one of its generators died."""
+    folder, found = tmp_path_factory.mktemp("windows"), {}
     killer = Killer(lambda engine: engine.generators[1])
-    more = {"generators": 2, "sim_hosts": 2, "deterministic": True}
-    with build(tmp_path, "ray", "ray", scheduler="async-rollout", listeners=[killer], **more) as run:
-        killer.train(run)
-    assert left(tmp_path / "ray") == left(windows[0] / "local")
-    assert sum(one["workers/restarts"] for one in killer.metrics) == 1
-    assert {span.actor for span in read(tmp_path / "ray")} >= {"generator-0", "generator-1", "sim-0", "sim-1"}
+    several = {"generators": 2, "sim_hosts": 2, "listeners": [killer]}
+    for runtime, more in (("local", {}), ("ray", several)):
+        began = time.time_ns()
+        with build(folder, runtime, runtime, scheduler="async-rollout", deterministic=True, **more) as run:
+            killer.train(run) if runtime == "ray" else run.train()
+            ended = time.time_ns()
+            success = run.evaluate(episodes=4).success
+        found[runtime] = (*left(run.directory), success)
+    return folder, found, (began, ended), killer.metrics
+
+
+def test_several_generators_and_hosts_give_the_bits_of_the_local_runtime_also_when_one_generator_dies(windows):
+    _, found, _, metrics = windows
+    assert found["ray"] == found["local"]
+    assert sum(one["workers/restarts"] for one in metrics) == 1
+
+
+def test_actors_elsewhere_time_themselves_on_the_same_clock(windows):
+    """Spans of Ray workers lie within the run, in order, and bounds follow from them."""
+    folder, _, (began, ended), metrics = windows
+    spans = [span for span in read(folder / "ray") if span.began_ns < ended]
+    assert {span.actor for span in spans} >= {"trainer", "generator-0", "generator-1", "sim-0", "sim-1"}
+    assert all(began - 1e6 <= span.began_ns <= span.ended_ns <= ended + 1e6 for span in spans)
+    for actor in ("trainer", "generator-0", "generator-1", "sim-0"):
+        mine = sorted((span.began_ns, span.ended_ns) for span in spans if span.actor == actor)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(mine)), actor
+    assert 0 < metrics[-1]["time/run_overlap_efficiency"] <= 1
+    assert metrics[-1]["memory/workers_peak_gib"] > 0.01
+    assert "time/busy_cores" not in metrics[-1]
+
+
+@pytest.mark.parametrize(
+    ("algo", "scheduler", "sim"),
+    [
+        (GRPO, {"use": "full-async", "max_staleness": 0}, {"batched": True}),
+        pytest.param(PPO, "hybrid", {"use": "tabletop"}, marks=pytest.mark.e2e),
+        pytest.param(GRPO, "sync", {"use": "tabletop"}, marks=pytest.mark.e2e),
+    ],
+    ids=["groups", "tabletop-windows", "tabletop-groups"],
+)
+def test_it_does_so_with_other_units_and_simulators(tmp_path, ray, algo, scheduler, sim):
+    found = {}
+    for runtime in ("local", "ray"):
+        with build(tmp_path, runtime, runtime, algo, scheduler, sim, deterministic=True) as run:
+            run.train()
+            success = run.evaluate(episodes=4).success
+        found[runtime] = (*left(run.directory), success)
+    assert found["ray"] == found["local"]
 
 
 def test_a_dead_evaluator_is_replaced(tmp_path, ray):
@@ -251,52 +250,44 @@ def near(one: Path, other: Path, step: int, relative: float = 1e-5) -> None:
         )
 
 
-def test_two_ranks_are_one_and_their_checkpoint_goes_on_at_one(tmp_path, ray):
-    """FSDP2, weights and moments away in between, sync, tabletop; rollouts are the same bits, training to rounding."""
-    sim = {"use": "tabletop"}
-    with build(tmp_path, "one", "local", WHOLE, sim=sim, deterministic=True, keep_last=5, save_every=1) as run:
+def test_one_goes_on_as_two_ranks_and_these_as_one_also_when_a_rank_died(tmp_path, ray):
+    """FSDP2, weights and moments away in between, tabletop; rollouts are the same bits, training to rounding."""
+    keep = {"deterministic": True, "keep_last": 5, "save_every": 1}
+    scheduler = {"use": "full-async", "max_staleness": 0}
+    with build(tmp_path, "one", "local", WHOLE, scheduler, {"use": "tabletop"}, **keep) as run:
+        run.train(steps=1)
+        shutil.copytree(run.directory, tmp_path / "two")
         run.train()
-    two = {"devices": 2, "placement": SHARED, "deterministic": True, "keep_last": 5}
-    with build(tmp_path, "two", "ray", WHOLE, sim=sim, train={"shard": "fsdp", "offload": "all"}, **two) as run:
-        run.train(steps=2)
-        assert len(run._engine.trainer.ranks) == 2
+    killer = Killer(lambda engine: engine.trainer.ranks[1], after=3)
+    two = {"run": {"runtime": "ray", "devices": 2, "placement": SHARED, "steps": 9}}
+    two["train"] = {"shard": "fsdp", "offload": "all"}
+    with (
+        rlvla.resume(tmp_path / "two", two, listeners=[killer]) as run,
+        pytest.raises(WorkerDied, match=r"trainer-1: its Ray worker ended"),
+    ):
+        killer.train(run)
+    assert time.monotonic() - killer.killed < 60, "a collective's own limit is hours"
     near(tmp_path / "one", tmp_path / "two", 2)
     parts = list((checkpoint.path_of(tmp_path / "two", 2) / "optimizer").iterdir())
     assert len(parts) == 2, "each rank writes its own part"
-    with rlvla.resume(tmp_path / "two", {"run": {"runtime": "local", "devices": 1, "placement": None}}) as run:
+    alone = {"runtime": "local", "devices": 1, "placement": None, "steps": 3}
+    with rlvla.resume(checkpoint.path_of(tmp_path / "two", 2), {"run": alone}) as run:
         run.train()
     near(tmp_path / "one", tmp_path / "two", 3)
 
 
-def test_a_checkpoint_of_one_goes_on_at_two_and_a_dead_rank_is_named(tmp_path, ray):
-    with build(tmp_path, "run", "local", WHOLE, "full-async", steps=1) as run:
-        run.train()
-    killer = Killer(lambda engine: engine.trainer.ranks[1], after=3)
-    more = {"runtime": "ray", "devices": 2, "placement": SHARED, "steps": 9, "save_every": 1}
-    began = time.monotonic()
-    with (
-        rlvla.resume(tmp_path / "run", {"run": more, "train": {"shard": "fsdp"}}, listeners=[killer]) as run,
-        pytest.raises(WorkerDied, match=r"trainer-1: its Ray worker ended"),
-    ):
-        killer.train(run)
-    assert time.monotonic() - killer.killed < 15, f"of {time.monotonic() - began:.0f} s"
-    assert checkpoint.read_state(checkpoint.find(tmp_path / "run"))["graph"]["steps_done"] >= 2
-    with rlvla.resume(
-        tmp_path / "run", {"run": {"runtime": "local", "devices": 1, "placement": None, "steps": 4}}
-    ) as run:
-        run.train()
-
-
 def test_calls_keep_their_order_and_hold_up_nobody(ray):
     """Ray delivers them in any order; while one actor works, another one's calls and a ping are answered."""
-    from rlvla.runtimes.ray import _Host
+    from rlvla.runtimes.ray import _Host, _packed
+
+    release = threading.Event()
 
     class Notes:
         def __init__(self):
             self.heard = []
 
-        def note(self, number, seconds=0.0):
-            time.sleep(seconds)
+        def note(self, number, waits=False):
+            assert not waits or release.wait(60), "its call held up the other actor"
             self.heard.append(number)
 
         def all(self):
@@ -304,17 +295,150 @@ def test_calls_keep_their_order_and_hold_up_nobody(ray):
 
     async def calls():
         host = _Host({"one": Notes, "other": Notes})
-        late = [asyncio.create_task(host.send("one", number, "note", number)) for number in range(50, 0, -1)]
-        await asyncio.sleep(0.05)
+
+        def send(number, *arguments):
+            return asyncio.create_task(host.send(*_packed(("one", number, [("note", arguments)]))))
+
+        async def heard(name, number):
+            return pickle.loads(await host.call(*_packed((name, number, [], ("all", ()), 0))))
+
+        late = [send(number, number) for number in range(50, 0, -1)]
+        while len(host._early) < len(late):
+            await asyncio.sleep(0)
         assert await host.ping() == os.getpid(), "a call before its turn is in the way"
-        late.append(asyncio.create_task(host.send("one", 0, "note", 0, 0.5)))
-        began = time.monotonic()
-        assert await host.call("other", 0, "all", 0) == []
-        assert time.monotonic() - began < 0.4, "it waited for the other actor"
-        assert await host.call("one", 51, "all", 0) == list(range(51))
+        late.append(send(0, 0, True))
+        assert await heard("other", 0) == []
+        release.set()
+        assert await heard("one", 51) == list(range(51))
         await asyncio.gather(*late)
 
     asyncio.run(calls())
+
+
+class Wire:
+    """A worker that calls reach in any order, once all have left."""
+
+    life = 0
+
+    def __init__(self, host):
+        self.host, self.left = host, []
+
+    def submit(self, parts, arguments):
+        answered = asyncio.get_running_loop().create_future()
+        self.left.append((answered, self.host.call if parts else self.host.send, arguments))
+        return answered
+
+    async def deliver(self, order):
+        async def one(answered, method, arguments):
+            try:
+                answered.set_result(await method(*arguments))
+            except Exception as error:
+                answered.set_exception(error)
+
+        await asyncio.gather(*(one(*self.left[number]) for number in order))
+
+
+class Diary:
+    """An actor that notes what it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    def note(self, number):
+        self.heard.append(number)
+        return number
+
+    def fail(self, number):
+        self.heard.append(number)
+        raise ValueError(f"call {number}")
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["note", "note", "note", "note", "fail", "at once", "wait"]), max_size=60),
+    shuffle=st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=50)
+def test_what_nobody_waits_for_travels_together_before_any_later_call(kinds, shuffle):
+    """Records, refusals and training steps of a rank, in any order: heard in the order of the calls, few on the wire."""
+    from rlvla.runtimes.ray import _TOGETHER, RayHandle, _Host
+
+    async def played():
+        host = _Host({"rank": Diary})
+        handle, waiting = RayHandle("rank", wire := Wire(host)), []
+        for number, kind in enumerate(kinds):
+            if kind == "wait":
+                waiting.append(asyncio.ensure_future(handle.call("note", number)))
+                await asyncio.sleep(0)
+                assert not handle._sent, "a call went ahead of what was sent"
+            else:
+                handle.send("fail" if kind == "fail" else "note", number, at_once=kind == "at once")
+            assert len(handle._sent) < _TOGETHER, "more wait than may"
+        order = list(range(len(wire.left)))
+        shuffle.shuffle(order)
+        await wire.deliver(order)
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        said = [str(one) if isinstance(one, ValueError) else one for one in answers]
+        return host._actors["rank"].heard if host._actors else [], said, len(wire.left), handle._sent
+
+    heard, answers, calls, left = asyncio.run(played())
+    wanted, wanted_answers, failed = [], [], None
+    for number, kind in enumerate(kinds):
+        if kind == "wait":
+            wanted_answers.append([number] if failed is None else failed)
+        if kind != "wait" or failed is None:
+            wanted.append(number)
+        failed = None if kind == "wait" else failed or f"call {number}" if kind == "fail" else failed
+    assert heard == wanted[: len(wanted) - len(left)]
+    assert answers == wanted_answers
+    assert calls <= kinds.count("wait") + kinds.count("at once") + len(kinds) // _TOGETHER
+
+
+def test_chunk_steps_of_many_slots_make_few_calls():
+    """8 slots of 4 rows, 4 ranks, a step of 16 chunks: 128 chunk steps reach their ranks in 16 calls, the last beside ``train``."""
+    from rlvla.runtimes.ray import RayHandle, _Host
+
+    class Rank(Diary):
+        def record(self, *payload):
+            self.heard.append([one.ticket for one in payload[-1] if one is not None])
+
+        def train(self, tickets, step, of_all):
+            return TrainReceipt(version=1, seconds=0.0, metrics={"heard": sum(map(len, self.heard))})
+
+    async def played():
+        wires = [Wire(_Host({f"trainer-{number}": Rank})) for number in range(4)]
+        ranks = [RayHandle(f"trainer-{number}", wire) for number, wire in enumerate(wires)]
+        group = trainers.TrainerGroup(ranks, cut=False, cycle=32)
+        for chunk in range(16):
+            for first in range(0, 32, 4):
+                entries = [Entry(first + row, 0, chunk, row, chunk == 15) for row in range(4)]
+                group.send("record", None, None, None, None, 0, entries)
+        training = asyncio.ensure_future(group.call("train", list(range(32)), 0))
+        await asyncio.sleep(0.01)
+        await asyncio.gather(*(wire.deliver(range(len(wire.left))) for wire in wires))
+        return (
+            [len(wire.left) for wire in wires],
+            [wire.host._actors[rank.name].heard for wire, rank in zip(wires, ranks, strict=True)],
+            await training,
+        )
+
+    calls, heard, _ = asyncio.run(played())
+    assert sum(calls) == 16 + 4, "of which a training step makes 4"
+    for number, units in enumerate(heard):
+        wanted = [ticket for _ in range(16) for ticket in range(8 * number, 8 * number + 8)]
+        assert [ticket for some in units for ticket in some] == wanted
+
+
+def test_references_travel_as_arguments_each_once(ray):
+    """In lists and in what travels together too; where they arrive is what they refer to."""
+    import ray as library
+
+    from rlvla.runtimes.ray import _packed, _Unpacker
+
+    one, other = library.put("one"), library.put([2])
+    packed, *references = _packed([("record", (one, {"b": [other, one]}, 3))])
+    assert references == [one, other]
+    ((method, arguments),) = _Unpacker(packed, library.get(references)).load()
+    assert (method, arguments) == ("record", ("one", {"b": [[2], "one"]}, 3))
 
 
 @pytest.mark.e2e
@@ -339,7 +463,7 @@ def test_a_rank_that_hangs_is_named(tmp_path, ray, monkeypatch):
         pytest.raises(WorkerDied, match=r"trainer-1: its process has not answered for 3 s in '\w+'; the other"),
     ):
         stopper.train(run)
-    assert time.monotonic() - stopper.killed < 30
+    assert time.monotonic() - stopper.killed < 100, "a collective's own limit is hours"
 
 
 SCRIPT = """
@@ -427,7 +551,7 @@ def test_a_ray_of_our_own_takes_nobody_without_its_secret(ray):
     place = library.get_runtime_context().gcs_address
     code = f"import ray; ray.init(address={place!r}, logging_level='error'); print('in')"
     stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    ended = subprocess.run([sys.executable, "-c", code], env=stranger, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run([sys.executable, "-c", code], env=stranger, capture_output=True, text=True, timeout=250)
     assert ended.returncode != 0
     assert "in" not in ended.stdout.split()
     assert "Failed to connect to Ray cluster" in ended.stderr
@@ -447,7 +571,6 @@ def test_a_machine_without_a_package_is_named(ray):
 def test_what_a_simulator_misses_is_asked_where_it_is_to_live(tmp_path, ray):
     """In a worker on that machine, before any model is made; here it misses whatever its config has."""
     plugin = dataclasses.replace(find("sim", "fake"), preflight="builtins:dir")
-    began = time.monotonic()
     sim = Choice(plugin, plugin.config(num_envs=5))
     options = {"runtime": "ray", "device": "cpu", "directory": str(tmp_path), "without": ["display", "tensorboard"]}
     with (
@@ -455,4 +578,4 @@ def test_what_a_simulator_misses_is_asked_where_it_is_to_live(tmp_path, ray):
         pytest.raises(SimulatorError, match=r"^node \S+: fake: (.*\n)*num_envs\n"),
     ):
         run.train()
-    assert time.monotonic() - began < 30
+    assert run._engine is None, "it was asked too late"

@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         both = [
             subprocess.Popen([sys.executable, "-c", code, str(rank)], env=environment, stderr=said) for rank in (0, 1)
         ]
-        assert [process.wait(110) for process in both] == [0, 0], (place / "said").read_text()
+        assert [process.wait(250) for process in both] == [0, 0], (place / "said").read_text()
     return place
 
 

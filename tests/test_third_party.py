@@ -115,7 +115,7 @@ def trained(installed: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
     code = f"""
 import rlvla
 quiet = {{"directory": {str(place)!r}, "steps": 2, "slots": 2, "device": "cpu", "threads": 1,
-         "without": ["display", "tensorboard"]}}
+         "without": ["display", "tensorboard", "report"]}}
 sim = {{"use": "line-world", "num_envs": 4}}
 with rlvla.build(sim=sim, model="tiny", algo={{"use": "reinforce", "window": 3, "minibatch_size": 8}},
                  scheduler="sync", run={{**quiet, "name": "theirs"}}) as run:

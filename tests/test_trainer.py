@@ -404,7 +404,7 @@ def both(tmp_path_factory) -> Callable[[str], list[dict]]:
         ranks = [
             subprocess.Popen([sys.executable, "-c", code, str(rank)], env=environment, stderr=said) for rank in (0, 1)
         ]
-        assert [process.wait(100) for process in ranks] == [0, 0]
+        assert [process.wait(250) for process in ranks] == [0, 0]
 
     def found(name: str) -> list[dict]:
         files = [place / f"{name}.{rank}" for rank in (0, 1)]

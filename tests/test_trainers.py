@@ -1,12 +1,14 @@
 """Several ranks look like one trainer: each gets its own units, and who is to blame is named, in time."""
 
 import asyncio
-import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlvla import trainers
 from rlvla.assembly import Entry
+from rlvla.clock import run_virtual
 from rlvla.errors import NonFiniteError, WorkerDied
 from rlvla.receipts import TrainReceipt
 from rlvla.trainers import TrainerGroup
@@ -31,7 +33,7 @@ class Rank:
         )
         return [receipt if method == "train" else self.number, *range(returns)]
 
-    def send(self, method, *arguments):
+    def send(self, method, *arguments, at_once=False):
         self.sent.append((method, *arguments))
 
     async def answers(self, seconds):
@@ -65,6 +67,28 @@ def test_units_go_to_the_rank_of_their_ticket_and_every_rank_has_something_to_ev
     assert ranks[2].sent == [(*payload, [None, None, None])]
 
 
+@given(world=st.integers(1, 9), cycle=st.integers(0, 40), first=st.integers(0, 200))
+def test_as_many_consecutive_units_as_a_cycle_has_are_shared_out_evenly(world, cycle, first):
+    group = TrainerGroup([Rank(number) for number in range(world)], cut=False, cycle=cycle)
+    units = max(cycle, world)
+    shares = [share for share, _, _ in group._shares(range(first, first + units), 0)]
+    assert sorted(one for share in shares for one in share) == list(range(first, first + units))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize(("cycle", "ranks_of_a_slot"), [(16, 1), (0, 4)], ids=["windows", "groups"])
+def test_a_chunk_step_goes_to_few_ranks(cycle, ranks_of_a_slot):
+    """Row r plays windows r, r + 16, ...: with as many units a step, the rows of a slot have one rank for good."""
+    ranks = [Rank(number) for number in range(4)]
+    group = TrainerGroup(ranks, cut=False, cycle=cycle)
+    for step in range(10):
+        for slot in range(4):
+            rows = range(4 * slot, 4 * slot + 4)
+            group.send("record", *range(5), [Entry(16 * step + row, 0, 0, row, False) for row in rows])
+    to_have_something_to_evaluate = 4 - ranks_of_a_slot
+    assert sum(len(rank.sent) for rank in ranks) == 40 * ranks_of_a_slot + to_have_something_to_evaluate
+
+
 def test_a_training_step_is_of_all_ranks_and_its_receipt_too():
     ranks = [Rank(number) for number in range(2)]
     (receipt,) = asyncio.run(TrainerGroup(ranks, cut=False).call("train", [4, 5, 8], 2))
@@ -86,13 +110,16 @@ def test_all_ranks_are_asked_where_one_cannot_answer_for_all(cut, asked):
 
 def failing(*ranks, group=None):
     group = group or TrainerGroup(ranks, cut=False)
-    began = time.monotonic()
-    try:
-        asyncio.run(group.call("train", [0, 1], 0))
-    except Exception as error:
-        assert time.monotonic() - began < 5
-        return group, error
-    raise AssertionError("nothing was raised")
+
+    async def fail():
+        try:
+            await group.call("train", [0, 1], 0)
+        except Exception as error:
+            assert asyncio.get_running_loop().time() < 1.0, "virtual seconds: what hangs takes 60"
+            return error
+        raise AssertionError("nothing was raised")
+
+    return group, run_virtual(fail())
 
 
 def test_a_dead_rank_is_named_not_those_that_lost_it():

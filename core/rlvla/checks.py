@@ -213,13 +213,23 @@ def _differences(trained: str, sim: SimulatorSpec, measured: str, spec: Simulato
     for what in ("cameras", "state", "action", "control_hz", "execute_horizon"):
         before, here = getattr(sim, what), getattr(spec, what)
         if what == "cameras":  # each simulator has names of its own for them
-            before, here = ({replace(one, name="") for one in some} for some in (before, here))
+            before, here = (tuple(replace(one, name="") for one in some) for some in (before, here))
+            if set(before) == set(here):
+                continue
         if before != here:
             found.append(
                 f"eval.sim: {what.replace('_', ' ')} of {measured} are not those of {trained}, which the policy is made for "
-                f"(got {here}, wanted {before}): set them alike, or measure on {trained} (eval.sim: {trained})"
+                f"(got {_but(here, before)}, wanted {_but(before, here)}): set them alike, or measure on {trained} "
+                f"(eval.sim: {trained})"
             )
     return found
+
+
+def _but(some: Any, others: Any) -> str:
+    """Say what is in one specification and not in another; numbers as they are."""
+    if not isinstance(some, tuple):
+        return str(some)
+    return ", ".join(str(one) for one in some if one not in others) or "none"
 
 
 def measured_on(config: RunConfig) -> Choice:
@@ -229,20 +239,17 @@ def measured_on(config: RunConfig) -> Choice:
         ConfigError: no such simulator, or not with these options.
     """
     trained, asked = config.sim, config.eval.sim
-    if asked is None and trained.plugin.measured_by is not None:
-        asked = trained.plugin.measured_by(trained.config)
     options = {"use": asked} if isinstance(asked, str) else dict(asked or {})
-    name = options.pop("use", trained.name)
-    if name == trained.name and not options:
-        return trained
+    name = str(options.pop("use", trained.plugin.measured_by or trained.name))
     try:
-        if name == trained.name:
-            return configs.checked("sim", trained.plugin, {**configs.plain(trained.config), **options})
-        return configs.checked("sim", *configs.choose("sim", options, str(name)))
+        plugin = trained.plugin if name == trained.name else configs.choose("sim", None, name)[0]
+        shared = configs.shared(trained.config, plugin.config)
+        choice = configs.checked("sim", plugin, {**shared, **plugin.when_measuring, **options})
     except ConfigError as error:
         raise ConfigError(
             [f"eval.{one}" if one.startswith("sim.") else f"eval.sim: {one}" for one in error.problems]
         ) from error
+    return trained if choice.name == trained.name and choice.config == trained.config else choice
 
 
 def measured(config: RunConfig, specs: Specs) -> tuple[RunConfig, Specs]:

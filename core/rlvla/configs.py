@@ -106,8 +106,8 @@ class EvalConfig:
     """Environments; None: as many as in training (where ``sim`` is another: as it says), at most one an episode. Does not
     change which episodes are run."""
     sim: dict[str, Any] | str | None = None
-    """Simulator that success is measured on: a name, or ``{"use": name, **options}``; options of the one that is trained on go
-    on top of its settings. None: the one that it names as its measure, else itself."""
+    """Simulator that success is measured on: a name, or ``{"use": name, **options}``; without a name the one that the simulator
+    of the training names as its measure, else itself. Its other options are as in training, as far as both have them."""
     pause: bool = False
     """Rollouts and training wait while it runs. Else it runs beside them, on pinned weights in a second copy of what is
     trained, and its result comes some steps later."""
@@ -247,6 +247,12 @@ def plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     return value
+
+
+def shared(value: object, kind: type[Any]) -> dict[str, Any]:
+    """Return the options of a config that another class has from the same config class (itself, or the nearest of both)."""
+    common = next((one for one in type(value).__mro__ if one in kind.__mro__ and dataclasses.is_dataclass(one)), None)
+    return {} if common is None else {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(common)}
 
 
 def read(source: Mapping[str, Any] | RunConfig, flags: Sequence[str] = ()) -> RunConfig:

@@ -150,9 +150,16 @@ class Engine:
         trainer = (
             ranks[0]
             if world == 1
-            else TrainerGroup([ranks[number] for number in range(world)], cut=self.config.train.shard == "fsdp")
+            else TrainerGroup(
+                [ranks[number] for number in range(world)], self.config.train.shard == "fsdp", self._rank_cycle()
+            )
         )
         return [generators[number] for number in sorted(generators)], trainer
+
+    def _rank_cycle(self) -> int:
+        """Return the units after which trainer ranks repeat: windows of neighbouring rows, so of a slot, belong to one rank."""
+        algo = self.specs.algo
+        return self.specs.units_per_step if algo.unit == "window" and algo.partial_reset else 0
 
     def _by_machine(self) -> list[list[Handle]]:
         """Return the generators of each machine."""

@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
+_PLUGINS = (["eval", "sim"],)
+"""Settings that name a plugin and may hold its options, by flags in any order: ``--eval.sim libero --eval.sim.num-envs 4``."""
 _SEQUENCES = (tuple, list, set, frozenset, Sequence, Collection)
 
 
@@ -71,9 +73,10 @@ def merge(flags: Sequence[str], fields: Mapping[str, type[Any]], data: MutableMa
 
 def _put(path: list[str], values: list[str], kind: Any, data: MutableMapping[str, Any]) -> list[str]:
     place: MutableMapping[str, Any] = data
-    for part in path[:-1]:
+    for at, part in enumerate(path[:-1], 1):
         if not isinstance(place.get(part), dict):
-            place[part] = {}
+            named = path[:at] in _PLUGINS and isinstance(place.get(part), str)
+            place[part] = {"use": place[part]} if named else {}
         place = place[part]
     for part in path[1:-1]:
         kind = hints(kind).get(part)
@@ -83,7 +86,11 @@ def _put(path: list[str], values: list[str], kind: Any, data: MutableMapping[str
         return []
     if not values and name in types_ and not _admits(types_[name], bool, *_SEQUENCES):
         return [f"{'.'.join(path)}: no value given"]
-    place[name] = _value(values, types_.get(name))
+    value = _value(values, types_.get(name))
+    if path in _PLUGINS and isinstance(place.get(name), dict) and isinstance(value, str):
+        place[name]["use"] = value
+    else:
+        place[name] = value
     return []
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Any, Generic, Literal, TypeVar
 
@@ -57,9 +57,11 @@ class Plugin(Generic[C, T]):
     """Simulators only: ``"module:function"``, config to a list of what this machine lacks, by files and settings alone; asked
     in the workers' interpreter before a run loads a model, on each machine that will have workers, so it takes a second at most.
     :mod:`rlvla.preflight`."""
-    measured_by: Callable[[C], dict[str, Any] | None] | None = None
-    """Simulators only: which simulator the success of a policy trained on this one is measured on, as ``eval.sim`` names one;
-    None: this one."""
+    measured_by: str = ""
+    """Simulators only: the name of the one that the success of a policy trained on this one is measured on; empty: this one.
+    Options of a config class that both are made of are taken along."""
+    when_measuring: Mapping[str, Any] = field(default_factory=dict)
+    """Simulators only: options of evaluations on this one, where nobody gives them: what makes episodes those of another."""
     drawing: str = ""
     """Simulators only: what chooses or mends what draws its pictures, where ``rlvla doctor`` sees none."""
     environment: Environment | None = None
@@ -98,14 +100,18 @@ def load_object(target: str) -> Any:
 
 
 class _Driver(DriverManager[Any]):
-    """Reads installed metadata directly.
+    """Takes the entry points that :func:`find` has read from installed metadata: 6 ms where 200 distributions are installed.
 
     stevedore's disk cache rounds mtimes to float32 (steps of 128 s) and drops ``EntryPoint.dist``, so a re-installed
     plugin can stay invisible and has no version to check.
     """
 
+    def __init__(self, kind: Kind, entry: metadata.EntryPoint) -> None:
+        self._entry = entry
+        super().__init__(GROUPS[kind], entry.name, invoke_on_load=False)
+
     def list_entry_points(self) -> list[metadata.EntryPoint]:
-        return list(metadata.entry_points(group=self.namespace))
+        return [self._entry]
 
 
 def find(kind: Kind, name: str) -> Plugin[Any, Any]:
@@ -127,7 +133,7 @@ def find(kind: Kind, name: str) -> Plugin[Any, Any]:
     if label and (unmet := unmet_requirements(label, only="rlvla")):
         raise IncompatiblePlugin(f"{owners[0]} needs {unmet[0]}")
     try:
-        plugin = _Driver(GROUPS[kind], name, invoke_on_load=False).driver
+        plugin = _Driver(kind, entries[0]).driver
     except Exception as error:
         raise IncompatiblePlugin(
             f"{kind} plugin {name!r} ({owners[0]}) cannot be imported: {type(error).__name__}: {error}"

@@ -176,7 +176,7 @@ class Rollout:
             slot.rows[place].live = True
         changes = (self._feed.next_task(slot.rows[place].number) for place in rows)
         if tasks := list(dict.fromkeys(task for task in changes if task is not None)):
-            slot.actor.send("prepare", tasks)
+            slot.actor.send("prepare", tasks, at_once=True)
 
     async def generate(self, slots: Sequence[Slot], generator: Handle) -> GenerateReceipt:
         """Choose a chunk for the working rows of these slots, in one batch of a generator."""

@@ -1,6 +1,6 @@
 """Several trainer ranks, used like one trainer: the controller sends each its own units, and hears one receipt.
 
-A unit belongs to rank ``ticket mod ranks``, so that what was played goes straight to the rank that trains on it, as references.
+A unit's rank follows from its ticket alone, so that what was played goes straight to the rank that trains on it, as references.
 Ranks wait for each other in collectives: one that dies, fails or no longer answers would keep the others there for ever. So
 whoever waits here looks after all of them, and ends the wait in the name of the one that is to blame.
 """
@@ -32,18 +32,21 @@ class TrainerGroup:
     Args:
         ranks: their handles, in order.
         cut: parameters are cut among ranks, so that all take part in whatever looks at them.
+        cycle: units after which ranks repeat; each has a run of neighbours among them. Less than ranks: as many, so that
+            every unit is another rank's than the one before.
     """
 
     name = "trainer"
 
-    def __init__(self, ranks: Sequence[Handle], cut: bool) -> None:
+    def __init__(self, ranks: Sequence[Handle], cut: bool, cycle: int = 0) -> None:
         self.ranks = list(ranks)
+        self._cycle = max(cycle, len(self.ranks))
         self._everyone = (*_EVERYONE, "publish", "save", "trial") if cut else _EVERYONE
         self._broken: WorkerDied | None = None
         self._met = False
         """All have answered once: before, their processes start and import, and nobody can tell that from silence."""
-        self._shown = [False] * len(self.ranks)
-        """Which ranks have something to evaluate where they have no unit of a step."""
+        self._shown = False
+        """Ranks have something to evaluate where they have no unit of a step."""
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
         """Call a method of all ranks, or of the first alone where it can answer for all.
@@ -61,8 +64,14 @@ class TrainerGroup:
 
     def _shares(self, tickets: Sequence[int], step: int) -> list[tuple[Any, ...]]:
         """Return the arguments of ``train`` for each rank."""
-        world = len(self.ranks)
-        return [([one for one in tickets if one % world == number], step, len(tickets)) for number in range(world)]
+        shares: list[list[int]] = [[] for _ in self.ranks]
+        for ticket in tickets:
+            shares[self._rank_of(ticket)].append(ticket)
+        return [(share, step, len(tickets)) for share in shares]
+
+    def _rank_of(self, ticket: int) -> int:
+        """Return the rank that a unit belongs to: as many consecutive units as a cycle has are shared out evenly."""
+        return ticket % self._cycle * len(self.ranks) // self._cycle
 
     async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]], returns: int) -> list[list[Any]]:
         tasks = [
@@ -117,7 +126,7 @@ class TrainerGroup:
         answers = await asyncio.gather(*(self.ranks[number].answers(SILENT_S) for number in numbers))
         return next((number for number, answer in zip(numbers, answers, strict=True) if not answer), None)
 
-    def send(self, method: str, *arguments: Any) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
         """Record a chunk step at the ranks that its units belong to, or forget a unit."""
         if self._broken is not None:
             return
@@ -126,14 +135,17 @@ class TrainerGroup:
             self._record(payload, entries)
         else:
             ticket = arguments[0]
-            self.ranks[ticket % len(self.ranks)].send(method, *arguments)
+            self.ranks[self._rank_of(ticket)].send(method, *arguments, at_once=at_once)
 
     def _record(self, payload: Sequence[Any], entries: Sequence[Entry]) -> None:
-        for number, rank in enumerate(self.ranks):
-            own = [one if one.ticket % len(self.ranks) == number else None for one in entries]
-            if any(own) or not self._shown[number]:
-                self._shown[number] = True
-                rank.send("record", *payload, own)
+        shares: dict[int, list[Entry | None]] = {}
+        if not self._shown:
+            self._shown = True
+            shares = {number: [None] * len(entries) for number in range(len(self.ranks))}
+        for place, entry in enumerate(entries):
+            shares.setdefault(self._rank_of(entry.ticket), [None] * len(entries))[place] = entry
+        for number, share in shares.items():
+            self.ranks[number].send("record", *payload, share)
 
     async def answers(self, seconds: float) -> bool:
         """Say whether all ranks' processes answer in time."""

@@ -28,8 +28,14 @@ class Handle(Protocol):
             The receipt, then one reference for each payload: the payload itself here, a ticket for it on a cluster.
         """
 
-    def send(self, method: str, *arguments: Any) -> None:
-        """Call a method without waiting; an error shows at the next waited call."""
+    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
+        """Call a method without waiting; an error shows at the next waited call.
+
+        Args:
+            method: of the actor.
+            arguments: as of :meth:`call`.
+            at_once: it leaves now. Else it may wait for others that are sent, and leaves before any later call does.
+        """
 
     async def answers(self, seconds: float) -> bool:
         """Say whether its process answers in time, whatever the actor is doing."""

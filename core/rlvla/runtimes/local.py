@@ -27,7 +27,7 @@ class LocalHandle:
         self._raise_of_sent()
         return parts_of(result, returns, f"{self.name}.{method}")
 
-    def send(self, method: str, *arguments: Any) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
         self._sent.append(self._thread.submit(getattr(self.actor, method), *arguments))
 
     def _raise_of_sent(self) -> None:

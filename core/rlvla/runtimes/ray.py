@@ -7,9 +7,11 @@ the run. Ray listens on every interface whatever it is told, so that one takes n
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import logging
 import os
+import pickle
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +41,53 @@ _CALLS = 100_000
 _SHARE = 0.05
 """Of a GPU, that a worker asks for: the whole of it is reserved, and its workers share it as the placement says."""
 _RESERVE_S = 30.0
+_TOGETHER = 8
+"""Calls that nobody waits for, in one call of Ray: so many at most wait to be sent, and keep what they refer to."""
+_Call = tuple[str, Sequence[Any]]
+"""Method and arguments."""
+
+
+def _reference(number: int) -> Any:
+    """Stand for a reference among packed arguments, and for what was fetched of it among those that are unpacked."""
+    raise AssertionError("arguments were not unpacked by _Unpacker")
+
+
+class _Packer(pickle.Pickler):
+    """Packs arguments in one, and takes references out, each once. Ray makes every argument of a call dear, references in it more.
+
+    By themselves references are fetched by Ray, and whoever gets them does not become one more holder of them.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.references: list[Any] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, ray.ObjectRef):
+            return NotImplemented
+        self.references.append(value)
+        return _reference, (len(self.references) - 1,)
+
+
+class _Unpacker(pickle.Unpickler):
+    """Puts in what was fetched."""
+
+    def __init__(self, packed: bytes, fetched: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(packed))
+        self._fetched = fetched
+
+    def find_class(self, module: str, name: str) -> Any:
+        return self._fetched.__getitem__ if (module, name) == _REFERENCE else super().find_class(module, name)
+
+
+_REFERENCE = _reference.__module__, _reference.__qualname__
+
+
+def _packed(value: Any) -> list[Any]:
+    """Return what a call of Ray is given for arguments with references in them."""
+    packer = _Packer(file := io.BytesIO())
+    packer.dump(value)
+    return [file.getvalue(), *packer.references]
 
 
 def _see_own_gpu(given: Sequence[str]) -> None:
@@ -65,50 +114,67 @@ class _Host:
         self._actors: dict[str, Any] = {}
         self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in makers}
         self._failed: dict[str, Exception] = {}
+        """By actor, of a call that nobody waited for."""
         self._next = dict.fromkeys(makers, 0)
         """Number of the next call of each actor: calls reach this process in any order."""
         self._early: dict[tuple[str, int], asyncio.Future[None]] = {}
         """Calls that came before their turn."""
 
-    async def call(self, name: str, number: int, method: str, returns: int, *arguments: Any) -> Any:
-        """Call a method of an actor; see :meth:`rlvla.runtimes.Handle.call`."""
-        called = await self._submitted(name, number, method, arguments)
-        if failed := self._failed.pop(name, None):
-            raise failed
-        parts = parts_of(await called, returns, f"{name}.{method}")
-        if failed := self._failed.pop(name, None):
-            raise failed
-        return parts[0] if len(parts) == 1 else tuple(parts)
+    async def call(self, packed: bytes, *fetched: Any) -> Any:
+        """Call a method of an actor, after some that nobody waits for; see :meth:`rlvla.runtimes.Handle.call`.
 
-    async def send(self, name: str, number: int, method: str, *arguments: Any) -> None:
-        """Call a method whose error shows at the next call."""
-        try:
-            await (await self._submitted(name, number, method, arguments))
-        except Exception as error:
-            self._failed.setdefault(name, error)
+        Args:
+            packed: name of the actor, number of this call, the methods before with their arguments, the method, its
+                arguments, and how many payloads it returns.
+            fetched: what references among the arguments refer to.
 
-    async def _submitted(self, name: str, number: int, method: str, arguments: Sequence[Any]) -> asyncio.Future[Any]:
-        """Put a call in its actor's queue, when it is its turn."""
-        fetched = [
-            await asyncio.gather(*one) if isinstance(one, list) and one and isinstance(one[0], ray.ObjectRef) else one
-            for one in arguments  # references that are arguments by themselves were fetched by Ray
-        ]
+        Returns:
+            The packed receipt, and the payloads.
+        """
+        name, number, sent, call, returns = _Unpacker(packed, fetched).load()
+        called = await self._submitted(name, number, sent, call)
+        receipt, *payloads = parts_of(await called, returns, f"{name}.{call[0]}")
+        receipt = pickle.dumps(receipt, pickle.HIGHEST_PROTOCOL)
+        return (receipt, *payloads) if payloads else receipt
+
+    async def send(self, packed: bytes, *fetched: Any) -> None:
+        """Call methods whose errors show at the next call."""
+        name, number, sent = _Unpacker(packed, fetched).load()
+        await (await self._submitted(name, number, sent, None))
+
+    async def _submitted(
+        self, name: str, number: int, sent: Sequence[_Call], call: _Call | None
+    ) -> asyncio.Future[Any]:
+        """Put calls in their actor's queue, when it is their turn."""
         loop = asyncio.get_running_loop()
         if self._next[name] != number:
             self._early[name, number] = loop.create_future()
             await self._early[name, number]
             del self._early[name, number]
-        called = loop.run_in_executor(self._threads[name], self._run, name, method, fetched)
+        called = loop.run_in_executor(self._threads[name], self._run, name, sent, call)
         self._next[name] += 1
         if (next_one := self._early.get((name, self._next[name]))) is not None:
             next_one.set_result(None)
         return called
 
-    def _run(self, name: str, method: str, arguments: Sequence[Any]) -> Any:
-        """Call a method in the actor's own thread, where it was made."""
+    def _run(self, name: str, sent: Sequence[_Call], call: _Call | None) -> Any:
+        """Call methods in the actor's own thread, where it was made; what failed before ends the one that is waited for."""
+        for method, arguments in sent:
+            try:
+                getattr(self._actor(name), method)(*arguments)
+            except Exception as error:
+                self._failed.setdefault(name, error)
+        if call is None:
+            return None
+        if failed := self._failed.pop(name, None):
+            raise failed
+        method, arguments = call
+        return getattr(self._actor(name), method)(*arguments)
+
+    def _actor(self, name: str) -> Any:
         if name not in self._actors:
             self._actors[name] = self._makers[name]()
-        return getattr(self._actors[name], method)(*arguments)
+        return self._actors[name]
 
     async def ping(self) -> int:
         """Answer, with the number of this process."""
@@ -136,18 +202,30 @@ class _Place:
         self._where = dict(where)
         self.life = 0
         """How many workers have died."""
-        self.host = self._started()
+        self.host: Any = None
+        self._ways: dict[int, Callable[..., Any]] = {}
+        """How its worker is called, by the number of what comes back: Ray takes its time to make them."""
+        self._start()
 
-    def _started(self) -> Any:
+    def _start(self) -> None:
         # Else Ray keeps what it knows of the last calls: 250 MiB after 20 minutes (benchmarks/results/ray_object_store.md).
         options = {"num_cpus": 0, "max_concurrency": _CALLS, "enable_task_events": False, **self._where}
-        return ray.remote(_Host).options(**options).remote(self._makers)
+        self.host = ray.remote(_Host).options(**options).remote(self._makers)
+        self._ways.clear()
+
+    def submit(self, parts: int, arguments: Sequence[Any]) -> Any:
+        """Call the worker; returns the references of so many parts of the answer. None: nobody waits for it."""
+        way = self._ways.get(parts)
+        if way is None:
+            method = self.host.call if parts else self.host.send
+            way = self._ways[parts] = method.options(num_returns=parts).remote
+        return way(*arguments)
 
     def died(self, life: int) -> None:
         """Hear from one of the actors that its worker has died; the first one starts the next worker."""
         if self._replaceable and life == self.life:
             self.life += 1
-            self.host = self._started()
+            self._start()
 
 
 class RayHandle:
@@ -158,14 +236,17 @@ class RayHandle:
         self._place = place
         self._life = place.life
         self._numbers = itertools.count()
+        self._sent: list[_Call] = []
+        """Nobody waits for them, and they have not left."""
         self._closed = False
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
         if self._life != self._place.life:
             raise self._died(f"before {method!r}")
         life = self._life
-        remote = self._place.host.call.options(num_returns=returns + 1).remote
-        made = remote(self.name, next(self._numbers), method, returns, *arguments)
+        before, self._sent = self._sent, []
+        call = self.name, next(self._numbers), before, (method, arguments), returns
+        made = self._place.submit(returns + 1, _packed(call))
         references = [made] if returns == 0 else list(made)
         try:
             receipt = await references[0]
@@ -177,16 +258,21 @@ class RayHandle:
             died = self._died(f"in {method!r}: {error}")
             died.heard = heard
             raise died from error
-        return [receipt, *references[1:]]
+        return [pickle.loads(receipt), *references[1:]]
 
     def _died(self, when: str) -> WorkerDied:
         """Return what to raise, once: from now on calls go to the next worker, if there is one."""
         if self._life != self._place.life:
-            self._life, self._numbers = self._place.life, itertools.count()
+            self._life, self._numbers, self._sent = self._place.life, itertools.count(), []
         return WorkerDied(f"{self.name}: its Ray worker ended {when}", worker=self.name)
 
-    def send(self, method: str, *arguments: Any) -> None:
-        self._place.host.send.options(num_returns=0).remote(self.name, next(self._numbers), method, *arguments)
+    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
+        if self._life != self._place.life:
+            return  # the worker is gone: the next call says so
+        self._sent.append((method, arguments))
+        if at_once or len(self._sent) == _TOGETHER:
+            before, self._sent = self._sent, []
+            self._place.submit(0, _packed((self.name, next(self._numbers), before)))
 
     async def answers(self, seconds: float) -> bool:
         try:

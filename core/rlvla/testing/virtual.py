@@ -245,7 +245,7 @@ class FakeHandle:
                 self.busy += asyncio.get_running_loop().time() - began
         return list(result) if returns else [result]
 
-    def send(self, method: str, *arguments: Any) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
         getattr(self.actor, method)(*arguments)
 
     async def answers(self, seconds: float) -> bool:

@@ -1,5 +1,6 @@
 """Small checkpoints that several test files share, written once."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -25,3 +26,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny GR00T with three action and four state dimensions, two robots, and a value head."""
     place = tmp_path_factory.mktemp("checkpoint")
     return tiny.write(place, action_dim=3, state_dim=4, tags=("new_embodiment", "gr1"), values=1)
+
+
+@pytest.fixture
+def copy(checkpoint: Path, tmp_path: Path) -> Path:
+    """A checkpoint to damage."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))

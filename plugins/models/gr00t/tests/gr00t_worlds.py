@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 import rlvla
 from rlvla.batch import ObservationBatch
@@ -14,6 +15,7 @@ from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, AlgorithmSpec, Camera, SimulatorSpec, StatePart, TaskSpec
 
 TEXTS = ["pick up the black bowl", "Put it on the plate, then open the drawer", "Ünïcode 🤖"]
+SHARD = "model-00001-of-00002.safetensors"
 COMMON = {"embodiment_tag": "gr1", "horizon": 2, "dtype": "fp32", "pad_to": 160}
 
 
@@ -74,3 +76,23 @@ def act(model: Any, seen: ObservationBatch, greedy: bool = False, first: int = 0
     """Return a chunk for each row."""
     with torch.no_grad():
         return model.act(model.preprocess(seen), Noise(torch.arange(first, first + len(seen))), greedy)
+
+
+def described(path: Path, **options: Any) -> Any:
+    """Return the spec of a checkpoint's model."""
+    plugin = rlvla.find("model", "gr00t")
+    return plugin.describe(plugin.config(**settings(path, **options)))
+
+
+def stored(folder: Path) -> dict[str, torch.Tensor]:
+    """Return all weights of a folder."""
+    return {name: one for file in sorted(folder.glob("model*.safetensors")) for name, one in load_file(file).items()}
+
+
+def trained(checkpoint, **options):
+    """Return a model whose weights moved by less than bf16 can tell."""
+    model = make(checkpoint, **options)
+    with torch.no_grad():
+        for parameter in model.trainable().values():
+            parameter.mul_(1.0001)
+    return model

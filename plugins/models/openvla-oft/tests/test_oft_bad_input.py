@@ -11,6 +11,7 @@ import pytest
 
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla.testing.damage import put
 from rlvla_model_openvla_oft.header import LlamaShape
 
 INDEX = "model.safetensors.index.json"
@@ -35,17 +36,6 @@ def copy(checkpoint: Path, tmp_path: Path) -> Path:
 def described(path: Path, **options):
     plugin = rlvla.find("model", "openvla-oft")
     return plugin.describe(plugin.config(**{"path": str(path), **worlds.options_of(options)}))
-
-
-def put(file: Path, path: str, value) -> None:
-    """Replace one value in a JSON file."""
-    data = json.loads(file.read_text())
-    *above, last = path.split(".")
-    part = data
-    for name in above:
-        part = part[name]
-    part[last] = value
-    file.write_text(json.dumps(data))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import rlvla
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.specs import ActionPart, Camera, StatePart
+from rlvla.testing.damage import change, rewrite
 from rlvla.weight_files import write_shards
 from rlvla_model_openvla_oft import tiny
 
@@ -24,16 +25,6 @@ SHARD = "model-00001-of-00002.safetensors"
 def copy(checkpoint: Path, tmp_path: Path) -> Path:
     """A checkpoint to damage."""
     return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
-
-
-def change(file: Path, **values) -> None:
-    data = json.loads(file.read_text())
-    file.write_text(json.dumps({**data, **values}))
-
-
-def rewrite(file: Path, **changes: torch.Tensor | None) -> None:
-    weights = {**load_file(file), **changes}
-    save_file({name: one for name, one in weights.items() if one is not None}, file)
 
 
 def plugin():

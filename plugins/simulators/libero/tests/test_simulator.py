@@ -96,7 +96,7 @@ def test_another_task_is_compiled_and_renderers_do_not_disturb_each_other(simula
 
 def test_tasks_that_look_alike_are_drawn_by_one_context_and_others_by_their_own() -> None:
     names = (SUITES["libero_goal"][STOVE].name, SUITES["libero_goal"][BOWL].name, SUITES["libero_object"][0].name)
-    size: dict[str, Any] = {"suite": "libero_130", "image_size": 64, "settle_steps": 0}
+    size: dict[str, Any] = {"suite": "libero_130", "image_size": 64, "settle_steps": 0, "cameras": ("primary",)}
     alone = []
     for name in names:
         one = LiberoSimulator(LiberoConfig(tasks=(name,), **size), rows=1)

@@ -14,10 +14,10 @@ MAY_SKIP = {"test_the_expert_solves_the_tasks", "test_preparing_tasks_changes_no
 
 @pytest.fixture(scope="module")
 def outcomes(interpreter: str, toy: str) -> dict[str, str]:
-    small = {"cameras": ["head"], "head_camera": "L515", "max_episode_steps": 8, "seed_attempts": 3}
+    small = {"cameras": ["head"], "head_camera": "L515", "max_episode_steps": 5, "seed_attempts": 3}
     config = {"task": "click_bell", "assets": toy, "shader": "default", **small}
     variations = [{"relative_reward": True, "ignore_terminations": True}]
-    return outcomes_elsewhere("robotwin", config, variations=variations, rows=2, horizon=3, end_chunks=4)
+    return outcomes_elsewhere("robotwin", config, variations=variations, rows=2, horizon=3, end_chunks=2)
 
 
 @pytest.mark.parametrize("check", CHECKS)

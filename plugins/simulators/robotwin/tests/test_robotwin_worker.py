@@ -127,7 +127,7 @@ def test_targets_far_away_are_cut_to_the_bounds(worker: SubprocessSimulator) -> 
     reset(worker)
     began = time.monotonic()
     result = worker.step(np.full((1, HORIZON, 14), 1e9, np.float32), ALL)
-    assert time.monotonic() - began < 20 and result.valid.all()
+    assert time.monotonic() - began < 60 and result.valid.all()
     assert result.observation.state.max() <= 3.7 + 1e-5
 
 
@@ -220,5 +220,5 @@ def test_a_first_picture_that_takes_too_long_ends_within_its_limit(interpreter: 
     began = time.monotonic()
     with pytest.raises(WorkerDied, match="robotwin: its worker process was ended: its first call 'reset' took longer"):
         worker.reset([0], [SEED], [Start(0)])
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     worker.close()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le
 
 import rlvla
-from rlvla import configs
 from rlvla.environments import Environment
 from rlvla.errors import ConfigError
 from rlvla.mujoco_warp import device_problem
@@ -87,12 +86,6 @@ def _notes(config: LiberoGpuConfig) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def measured_by(config: LiberoGpuConfig) -> dict[str, Any]:
-    """Return the simulator whose success can be compared with published numbers, on the same tasks."""
-    shared = {one.name: getattr(config, one.name) for one in dataclasses.fields(LiberoTasks)}
-    return {"use": "libero", **configs.plain(shared)}
-
-
 plugin: rlvla.Plugin[LiberoGpuConfig, LiberoGpuSimulator] = rlvla.Plugin(
     config=LiberoGpuConfig,
     target="rlvla_sim_libero_gpu.packages:simulator",
@@ -102,6 +95,7 @@ plugin: rlvla.Plugin[LiberoGpuConfig, LiberoGpuSimulator] = rlvla.Plugin(
         python=">=3.11", packages={"cpu": packages.REQUIREMENTS, "gpu": packages.REQUIREMENTS}, over=True
     ),
     apart=packages.runs_apart,
-    measured_by=measured_by,
+    measured_by="libero",
+    when_measuring={"layouts": None},
     drawing="it draws by CUDA: look at the device and its driver, and at the limits of texture_size and image_size",
 )
