@@ -488,6 +488,15 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def names_of(processes: list[int]) -> list[str]:
+    """Return their command lines; of one that has ended an empty one."""
+    found = []
+    for number in processes:
+        with contextlib.suppress(OSError):
+            found.append((Path("/proc") / str(number) / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path, how):
@@ -509,7 +518,7 @@ def test_nothing_is_left_of_a_run_that_was_interrupted(tmp_path, how):
         child.wait()
     deadline = time.monotonic() + 60
     while left_over := marked(mark):
-        assert time.monotonic() < deadline, f"left: {left_over}"
+        assert time.monotonic() < deadline, f"left: {names_of(left_over)}"
         time.sleep(0.5)
     assert checkpoint.read_state(checkpoint.find(tmp_path / "run"))["graph"]["steps_done"] >= 2
 
@@ -541,6 +550,76 @@ def test_weights_are_broadcast_and_go_through_the_store_once_a_generator_died(tm
     assert caplog.text.count("from now on weights go through the object store") == 1
     reasons = "weights could not be sent", "weights did not come", "no way to receive weights by broadcast"
     assert any(reason in caplog.text for reason in reasons)
+
+
+class Notes:
+    def __init__(self):
+        self.notes = []
+
+    def note(self, what):
+        self.notes.append(what)
+        return [what]
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "called"])
+def test_what_was_lost_on_its_way_is_said_and_holds_up_nobody(ray, sent):
+    """Ray does not make a call whose arguments are lost, and calls are made in their order."""
+    import ray as library
+
+    @library.remote
+    def gone():
+        raise RuntimeError("the machine that held it is gone")
+
+    async def play():
+        (handle,) = ray.start({"notes": Notes})
+        lost = gone.remote()
+        await handle.call("note", 1)
+        if sent:
+            handle.send("note", lost, at_once=True)
+            handle.send("note", 2)
+        with pytest.raises(
+            SimulatorError, match=r"notes: what 'note' was given is lost, .* \(the machine that held it is"
+        ):
+            await asyncio.wait_for(handle.call("note", 3 if sent else lost), 60)
+        return await asyncio.wait_for(handle.call("note", 4), 60)
+
+    assert asyncio.run(play()) == [[4]]
+
+
+@pytest.mark.e2e
+def test_sigterm_ends_a_run_that_still_starts(tmp_path):
+    """Ray's own handler would end the process without a word. (Ray's agents notice by themselves, up to a minute later.)"""
+    mark = f"RLVLA_TEST_MARK_{uuid.uuid4().hex}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {mark: "1"}
+    words = [
+        "train",
+        "--sim",
+        "fake",
+        "--model",
+        "fake",
+        "--algo",
+        "ppo",
+        "--scheduler",
+        "sync",
+        "--run.runtime",
+        "ray",
+    ]
+    words += ["--run.device", "cpu", "--run.directory", str(tmp_path)]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "rlvla", *words], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 200
+        while not any(name.startswith("ray::") for name in names_of(marked(mark))):
+            assert time.monotonic() < deadline and child.poll() is None
+            time.sleep(0.2)
+        child.send_signal(signal.SIGTERM)
+        said = child.communicate(timeout=200)[1]
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 130, said
+    assert "rlvla: interrupted; there is no checkpoint yet: start it again" in said
 
 
 @pytest.mark.e2e

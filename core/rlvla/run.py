@@ -333,16 +333,19 @@ class Run:
                 )
             from rlvla.engine import Engine
 
-            self._engine = Engine(self.config, self.specs, self.directory, self.hooks)
+            with _sigterm_interrupts():  # Ray takes its time to start
+                self._engine = Engine(self.config, self.specs, self.directory, self.hooks)
             # Whoever forgets close(): when the run is garbage, or else before the interpreter takes its threads away.
             self._finalizer = weakref.finalize(self, self._engine.close)
             try:
-                self._engine.wait(self._engine.start(self._resume_from, simulators))
+                with _sigterm_interrupts():
+                    self._engine.wait(self._engine.start(self._resume_from, simulators))
             except BaseException:
                 self.close()
                 raise
         elif simulators:
-            self._engine.wait(self._engine.start(None, True))
+            with _sigterm_interrupts():
+                self._engine.wait(self._engine.start(None, True))
         return self._engine
 
     def _check_environment(self, choice: Choice) -> None:

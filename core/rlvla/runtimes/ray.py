@@ -7,19 +7,22 @@ the run. Ray listens on every interface whatever it is told, so that one takes n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import itertools
 import logging
 import os
 import pickle
 import secrets
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rlvla.devices import cluster_address, usable_cores
-from rlvla.errors import ConfigError, WorkerDied
+from rlvla.errors import ConfigError, SimulatorError, WorkerDied
 from rlvla.runtimes import Handle, cluster
 from rlvla.runtimes.local import parts_of
 
@@ -28,7 +31,7 @@ if cluster_address() is None and "ray" not in sys.modules and "RAY_AUTH_MODE" no
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 try:
     import ray
-    from ray.exceptions import RayActorError, RayTaskError
+    from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
@@ -146,16 +149,42 @@ class _Host:
         self, name: str, number: int, sent: Sequence[_Call], call: _Call | None
     ) -> asyncio.Future[Any]:
         """Put calls in their actor's queue, when it is their turn."""
-        loop = asyncio.get_running_loop()
+        await self._turn(name, number)
+        called = asyncio.get_running_loop().run_in_executor(self._threads[name], self._run, name, sent, call)
+        self._passed(name)
+        return called
+
+    async def skip(self, name: str, number: int, why: str) -> bool:
+        """Hear that a call failed. Ray does not make one whose arguments are lost: others must not wait for it.
+
+        Args:
+            name: of the actor.
+            number: of the call.
+            why: said by the next call that is waited for; empty: the caller says it.
+
+        Returns:
+            Whether it never came. Else it failed by itself.
+        """
+        if number < self._next[name]:
+            return False
+        await self._turn(name, number)
+        if why:
+            self._failed.setdefault(name, SimulatorError(why))
+        self._passed(name)
+        return True
+
+    async def _turn(self, name: str, number: int) -> None:
+        """Wait until all calls of an actor before this one have come."""
         if self._next[name] != number:
-            self._early[name, number] = loop.create_future()
+            self._early[name, number] = asyncio.get_running_loop().create_future()
             await self._early[name, number]
             del self._early[name, number]
-        called = loop.run_in_executor(self._threads[name], self._run, name, sent, call)
+
+    def _passed(self, name: str) -> None:
+        """Let an actor's next call have its turn."""
         self._next[name] += 1
         if (next_one := self._early.get((name, self._next[name]))) is not None:
             next_one.set_result(None)
-        return called
 
     def _run(self, name: str, sent: Sequence[_Call], call: _Call | None) -> Any:
         """Call methods in the actor's own thread, where it was made; what failed before ends the one that is waited for."""
@@ -214,11 +243,11 @@ class _Place:
         self._ways.clear()
 
     def submit(self, parts: int, arguments: Sequence[Any]) -> Any:
-        """Call the worker; returns the references of so many parts of the answer. None: nobody waits for it."""
+        """Call the worker; returns the references of so many parts of the answer. None: it only says that it is done."""
         way = self._ways.get(parts)
         if way is None:
             method = self.host.call if parts else self.host.send
-            way = self._ways[parts] = method.options(num_returns=parts).remote
+            way = self._ways[parts] = method.options(num_returns=max(1, parts)).remote
         return way(*arguments)
 
     def died(self, life: int) -> None:
@@ -238,6 +267,8 @@ class RayHandle:
         self._numbers = itertools.count()
         self._sent: list[_Call] = []
         """Nobody waits for them, and they have not left."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Those that have left, until they have come."""
         self._closed = False
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
@@ -245,13 +276,16 @@ class RayHandle:
             raise self._died(f"before {method!r}")
         life = self._life
         before, self._sent = self._sent, []
-        call = self.name, next(self._numbers), before, (method, arguments), returns
-        made = self._place.submit(returns + 1, _packed(call))
+        number = next(self._numbers)
+        made = self._place.submit(returns + 1, _packed((self.name, number, before, (method, arguments), returns)))
         references = [made] if returns == 0 else list(made)
         try:
             receipt = await references[0]
-        except RayTaskError as error:
-            raise error.cause from error
+        except (RayTaskError, ObjectLostError) as error:
+            with contextlib.suppress(RayActorError):
+                if await self._place.host.skip.remote(self.name, number, ""):
+                    raise SimulatorError(self._lost(method, error)) from error
+            raise getattr(error, "cause", error) from error
         except RayActorError as error:
             heard = life != self._life  # another call that was under way told of this death
             self._place.died(life)
@@ -272,7 +306,28 @@ class RayHandle:
         self._sent.append((method, arguments))
         if at_once or len(self._sent) == _TOGETHER:
             before, self._sent = self._sent, []
-            self._place.submit(0, _packed((self.name, next(self._numbers), before)))
+            number = next(self._numbers)
+            made = self._place.submit(0, _packed((self.name, number, before)))
+            leaving = asyncio.ensure_future(self._arrived(made, number, before[0][0]))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def _arrived(self, made: Any, number: int, method: str) -> None:
+        """Wait until what was sent has come; what never will is skipped, and said by the next call that is waited for."""
+        place = self._place.host
+        try:
+            await made
+        except (RayTaskError, ObjectLostError) as error:
+            place.skip.remote(self.name, number, self._lost(method, error))
+        except RayActorError:
+            pass  # the next call says so
+
+    def _lost(self, method: str, error: Exception) -> str:
+        words = str(getattr(error, "cause", error)).strip().splitlines()[0]
+        return (
+            f"{self.name}: what {method!r} was given is lost, with the machine or the process that held it ({words}); go on from "
+            "the last checkpoint (rlvla train --resume)"
+        )
 
     async def answers(self, seconds: float) -> bool:
         try:
@@ -324,7 +379,8 @@ class RayRuntime:
         self._group: Any = None
         self._started = not ray.is_initialized()
         if self._started:
-            _connect(played)
+            with _own_sigterm():
+                _connect(played)
         several = sum(node["Alive"] for node in _ray.nodes()) > 1
         self.address = str(_ray.util.get_node_ip_address()) if several else "127.0.0.1"
         try:
@@ -375,6 +431,25 @@ class RayRuntime:
             ray.shutdown()
 
 
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Let SIGTERM do after Ray's start what it did before; Ray's own handlers end the process, with everything left behind.
+
+    Raises:
+        KeyboardInterrupt: it came while Ray started.
+    """
+    if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(signal.SIGTERM)):
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as error:  # of Ray's handler
+        raise KeyboardInterrupt("SIGTERM") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _connect(played: int) -> None:
     """Join the cluster that RAY_ADDRESS names, or start one for this run alone.
 
@@ -407,8 +482,10 @@ def _connect(played: int) -> None:
                 include_dashboard=False,
                 **quiet,
             )
-        except Exception as error:  # it raises these themselves
+        except BaseException as error:  # it raises Exception itself
             ray.shutdown()
+            if not isinstance(error, Exception):
+                raise
             raise ConfigError(
                 f"run.runtime: Ray does not start on this machine: {error} Look at /tmp/ray/session_latest/logs, at free memory, and at "
                 "processes that an earlier Ray has left (ray stop)"

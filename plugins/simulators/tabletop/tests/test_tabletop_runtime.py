@@ -64,7 +64,7 @@ def test_what_it_shows_travels_through_shared_memory(interpreter: str) -> None:
         assert shown.images["front"].std() > 10 and (shown.images["front"][0] == shown.images["front"][1]).all()
         result = there.step(random_chunk(2, 2, seed=0), np.array([True, False]))
         assert result.valid.tolist() == [[True, True], [False, False]]
-        assert there.versions()["mujoco-warp"] and result.counts == {"contacts_left_out": 0.0}
+        assert there.versions()["mujoco-warp"] and result.counts == {"contacts_left_out": 0.0, "worlds_diverged": 0.0}
 
 
 def test_the_cpu_backend_stays_here() -> None:
