@@ -3,6 +3,9 @@
 RLinf's 512 windows a step. What is trained is cut among the 32 ranks; every machine's simulators are served by its own eight
 generators. Start Ray on the machines first, and give its address: ``RAY_ADDRESS=10.0.0.1:6379 rlvla train ...``
 (``core/docs/clusters.md``).
+
+Not run at this size. In virtual time 512 slots of one environment keep the controller busy all of the time, and a third of the speed
+is left; slots of four (``--run.slots 128``) leave it a third of its time, and step the four one after another.
 """
 
 from pathlib import Path
