@@ -2,6 +2,7 @@
 
 import os
 import resource
+import socket
 import time
 from types import SimpleNamespace
 
@@ -38,6 +39,75 @@ def test_nobody_at_the_address_is_an_error_in_seconds(monkeypatch):
     for unset in ("", "local"):
         monkeypatch.setenv("RAY_ADDRESS", unset)
         assert cluster_address() is None
+
+
+def test_who_listens_but_is_not_ray_is_an_error():
+    """Ray itself would try for ever."""
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        cluster.reach(place)
+        with pytest.raises(
+            ConfigError,
+            match=rf"RAY_ADDRESS={place} has not answered as Ray does in 3 s; wanted host:port of `ray start",
+        ):
+            cluster.check_ray(place, seconds=3)
+
+
+def test_a_cluster_that_does_not_let_one_in_may_want_a_token(monkeypatch):
+    pytest.importorskip("ray")
+    from rlvla.runtimes import ray as runtime
+
+    def refused(**_):
+        raise RuntimeError("Unauthenticated")
+
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    asked = []
+    monkeypatch.setattr(cluster, "reach", asked.append)
+    monkeypatch.setattr(cluster, "check_ray", asked.append)
+    monkeypatch.setattr(runtime.ray, "init", refused)
+    with pytest.raises(ConfigError, match=r"Unauthenticated; wanted Ray .* RAY_AUTH_TOKEN \(or ~/\.ray/auth_token\)"):
+        runtime._connect(0)
+    assert asked == ["10.0.0.1:6379"] * 2
+
+
+class _Answers:
+    """Stands for Ray, with two machines at one address: what each says, or raises."""
+
+    def __init__(self, *said):
+        self._said = dict(zip(("a" * 56, "b" * 56), said, strict=True))
+
+    def nodes(self):
+        return [{"NodeID": one, "NodeManagerAddress": "10.0.0.7", "Alive": True} for one in self._said]
+
+    def remote(self, _):
+        return SimpleNamespace(
+            options=lambda num_cpus, scheduling_strategy: SimpleNamespace(remote=lambda: scheduling_strategy.node_id)
+        )
+
+    def wait(self, asked, num_returns, timeout):
+        return asked, []
+
+    def get(self, one):
+        if isinstance(said := self._said[one], Exception):
+            raise said
+        return said
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_two_machines_with_one_address_both_are_heard(turn):
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigError, match=r"node 10\.0\.0\.7: rlvla is not installed"):
+        cluster.check_nodes(_Answers(*[{"rlvla": "0.1.0"}, {"rlvla": None}][::turn]), {"rlvla": "0.1.0"})
+
+
+def test_a_machine_that_cannot_be_asked_is_named_with_what_it_lacks():
+    pytest.importorskip("ray")
+    lacks = ModuleNotFoundError("No module named 'rlvla'", name="rlvla")
+    with pytest.raises(ConfigError) as caught:
+        cluster.check_simulator(_Answers(lacks, OSError("disk full")), str, None)
+    assert "node 10.0.0.7 (aaaaaaaa): rlvla is not installed" in str(caught.value)
+    assert "node 10.0.0.7 (bbbbbbbb): cannot be asked what it has: OSError: disk full" in str(caught.value)
 
 
 def test_the_store_holds_what_waits_to_be_trained_on():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Container, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +19,11 @@ from rlvla.errors import ConfigError, SimulatorError
 
 SHARED_MEMORY = Path("/dev/shm")
 _GIB = 2.0**30
+_NO_MODULE = re.compile(r"No module named '([^']+)'")
 _ANSWER_S = 120.0
 """A machine may take to start a worker and let it say something."""
+TOKEN = "where the cluster has token authentication, RAY_AUTH_MODE=token and its RAY_AUTH_TOKEN (or ~/.ray/auth_token) here too"
+"""What a message says of a cluster that may not let this machine in."""
 
 
 def reach(place: str, seconds: float = 5.0) -> None:
@@ -40,6 +46,28 @@ def reach(place: str, seconds: float = 5.0) -> None:
         raise ConfigError(
             f"run.runtime: nobody answers at RAY_ADDRESS={place} ({error}): look at `ray status` there, and at firewalls; or unset "
             "it, and the run starts Ray on this machine"
+        ) from error
+
+
+def check_ray(place: str, seconds: float = 30.0) -> None:
+    """Make sure that what listens at a cluster's address answers Ray: joining anything else would never end.
+
+    Asks in a process of its own, which can be ended. Where Ray says no by itself, joining says why.
+
+    Args:
+        place: of RAY_ADDRESS.
+        seconds: it may take.
+
+    Raises:
+        ConfigError: it does not answer in time.
+    """
+    ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", place]
+    try:
+        subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"run.runtime: what listens at RAY_ADDRESS={place} has not answered as Ray does in {seconds:g} s; wanted host:port of "
+            f"`ray start --head`; {TOKEN}"
         ) from error
 
 
@@ -141,7 +169,7 @@ def check_nodes(ray: Any, wanted: Mapping[str, str]) -> None:
     """
     look = reader(tuple(name for name in wanted if name != "python"))
     problems: list[str] = []
-    for node, found in _asked(ray, look, None).items():
+    for node, found in _asked(ray, look, None):
         problems += misfits(node, wanted, found)
     if problems:
         raise ConfigError(problems)
@@ -158,16 +186,16 @@ def check_simulator(ray: Any, look: Callable[[], str], nodes: Container[str] | N
     Raises:
         SimulatorError: all that is missing, with the machines' names.
     """
-    missing = [f"node {node}: {words}" for node, words in _asked(ray, look, nodes).items() if words]
+    missing = [f"node {node}: {words}" for node, words in _asked(ray, look, nodes) if words]
     if missing:
         raise SimulatorError("\n".join(missing))
 
 
-def _asked(ray: Any, look: Callable[[], Any], nodes: Container[str] | None) -> dict[str, Any]:
-    """Return what a function returns on each machine, by the machine's address.
+def _asked(ray: Any, look: Callable[[], Any], nodes: Container[str] | None) -> list[tuple[str, Any]]:
+    """Return address and what a function returns, of each machine: two may have one address.
 
     Raises:
-        ConfigError: a machine does not answer.
+        ConfigError: a machine does not answer, or the function fails there.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -178,16 +206,36 @@ def _asked(ray: Any, look: Callable[[], Any], nodes: Container[str] | None) -> d
     asked = {
         remote.options(
             num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-        ).remote(): node["NodeManagerAddress"]
+        ).remote(): (node["NodeManagerAddress"], node["NodeID"])
         for node in ray.nodes()
         if node["Alive"] and (nodes is None or node["NodeID"] in nodes)
     }
     done, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
-    if silent:
-        raise ConfigError(
-            [
-                f"node {asked[one]}: no worker of Ray has answered there in {_ANSWER_S:.0f} s (ray status)"
-                for one in silent
-            ]
-        )
-    return {asked[one]: ray.get(one) for one in done}
+    problems = [
+        f"node {_named(*asked[one])}: no worker of Ray has answered there in {_ANSWER_S:.0f} s (ray status)"
+        for one in silent
+    ]
+    found: list[tuple[str, Any]] = []
+    for one in done:
+        try:
+            found.append((asked[one][0], ray.get(one)))
+        except Exception as error:
+            problems.append(f"node {_named(*asked[one])}: {_why(error)}")
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _named(address: str, node: str) -> str:
+    return f"{address} ({node[:8]})"
+
+
+def _why(error: Exception) -> str:
+    """Return what a machine that cannot be asked lacks, of an error of Ray."""
+    cause = getattr(error, "cause", None) or error
+    package = cause.name if isinstance(cause, ModuleNotFoundError) else None
+    if package is None and (found := _NO_MODULE.search(str(error))):
+        package = found[1]
+    if package is None:
+        return f"cannot be asked what it has: {type(cause).__name__}: {cause}"
+    return f"{package} is not installed, wanted as on this machine: pip install it there"

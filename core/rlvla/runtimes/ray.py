@@ -460,12 +460,13 @@ def _connect(played: int) -> None:
     quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
     if (address := cluster_address()) is not None:
         cluster.reach(address)
+        cluster.check_ray(address)
         try:
             ray.init(**quiet)
         except (RuntimeError, ConnectionError) as error:
             raise ConfigError(
                 f"run.runtime: cannot join the Ray cluster at RAY_ADDRESS={address}: {error}; wanted Ray {ray.__version__} on every "
-                "machine (ray status), the same Python, and an address that this machine reaches"
+                f"machine (ray status), the same Python, and an address that this machine reaches; {cluster.TOKEN}"
             ) from error
     else:
         if os.environ.get("RAY_AUTH_MODE") != "token":
