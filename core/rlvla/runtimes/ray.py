@@ -276,14 +276,14 @@ class RayHandle:
             raise self._died(f"before {method!r}")
         life = self._life
         before, self._sent = self._sent, []
-        number = next(self._numbers)
+        number, host = next(self._numbers), self._place.host
         made = self._place.submit(returns + 1, _packed((self.name, number, before, (method, arguments), returns)))
         references = [made] if returns == 0 else list(made)
         try:
             receipt = await references[0]
         except (RayTaskError, ObjectLostError) as error:
             with contextlib.suppress(RayActorError):
-                if await self._place.host.skip.remote(self.name, number, ""):
+                if await host.skip.remote(self.name, number, ""):
                     raise SimulatorError(self._lost(method, error)) from error
             raise getattr(error, "cause", error) from error
         except RayActorError as error:
@@ -308,17 +308,16 @@ class RayHandle:
             before, self._sent = self._sent, []
             number = next(self._numbers)
             made = self._place.submit(0, _packed((self.name, number, before)))
-            leaving = asyncio.ensure_future(self._arrived(made, number, before[0][0]))
+            leaving = asyncio.ensure_future(self._arrived(made, self._place.host, number, before[0][0]))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
-    async def _arrived(self, made: Any, number: int, method: str) -> None:
+    async def _arrived(self, made: Any, host: Any, number: int, method: str) -> None:
         """Wait until what was sent has come; what never will is skipped, and said by the next call that is waited for."""
-        place = self._place.host
         try:
             await made
         except (RayTaskError, ObjectLostError) as error:
-            place.skip.remote(self.name, number, self._lost(method, error))
+            host.skip.remote(self.name, number, self._lost(method, error))
         except RayActorError:
             pass  # the next call says so
 
