@@ -26,7 +26,7 @@ from torch import Tensor
 from rlvla import turns
 from rlvla.errors import SimulatorError
 from rlvla.mujoco_warp.kernels import clear_where, copy_where, note_broken, note_peaks, place_fixed
-from rlvla.mujoco_warp.launches import one_shape
+from rlvla.mujoco_warp.launches import Ordered, one_order, one_shape
 from rlvla.mujoco_warp.room import Room, room_for
 from rlvla.mujoco_warp.start import checked_device, compiling, mjw, wp
 
@@ -132,6 +132,7 @@ class Worlds:
         self._captures = capture and on_gpu
         self._moves_fixed = not {"body_pos", "body_quat"}.isdisjoint(per_world)
         self._deterministic, self._remedy = deterministic, remedy
+        self._ordered: Ordered | None = None
         self._stream = _stream(self.device) if on_gpu else None
         self._warp_stream = wp.stream_from_torch(self._stream) if self._stream is not None else None
         self._programs: list[Program] = []
@@ -154,7 +155,8 @@ class Worlds:
                     f"MuJoCo Warp does not take this model: {error}{_plugins(model)}: take the CPU backend"
                 ) from error
             self.model.opt.warn_overflow = 0
-            self.model.opt.deterministic = deterministic
+            if deterministic:
+                self._ordered = Ordered(model, self.model, self.data)
             self._mask = wp.zeros(count, dtype=wp.bool)
             self._frozen = wp.zeros(count, dtype=wp.bool)
             self.still = wp.zeros(count, dtype=wp.bool)
@@ -215,6 +217,8 @@ class Worlds:
         with _WARP, ExitStack() as stack:
             if self._deterministic:
                 stack.enter_context(one_shape())
+            if self._ordered is not None:
+                stack.enter_context(one_order(self._ordered))
             stack.enter_context(wp.ScopedDevice(wp.device_from_torch(self.device)))
             if self._warp_stream is not None:
                 stack.enter_context(wp.ScopedStream(self._warp_stream, sync_enter=False))
