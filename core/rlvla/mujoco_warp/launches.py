@@ -1,8 +1,7 @@
 """What mujoco_warp launches for worlds that are to have equal bits: shapes that do not depend on how many worlds there are, rows in
 one order, and sums in it.
 
-mujoco_warp 4.0.0 has no way to be told so, so functions of its modules are replaced while such worlds launch. They are looked up by
-name, so another version in which one is missing is refused.
+mujoco_warp 4.0.0 has no way to be told so: functions of its modules are replaced while such worlds launch. Another version is refused.
 
 Newton's Hessian is summed up in groups of constraint rows, and mujoco_warp makes fewer groups the more worlds there are (``solver.py``,
 ``_jtdaj_groups_per_world``, 4.0.0): sums in another order, other last bits. Measured on the CPU, libero_goal task 8: the first
@@ -24,6 +23,7 @@ from rlvla.mujoco_warp.order import RowOrder
 from rlvla.mujoco_warp.start import mjw
 from rlvla.mujoco_warp.sums import Sums, gathers
 
+_VERSION = "4.0.0"
 _WORLDS = 256
 """Groups are those of so many worlds: on an H200 enough to fill it, few where there are thousands of worlds."""
 
@@ -37,10 +37,12 @@ class Ordered:
         data: of mujoco_warp.
 
     Raises:
-        SimulatorError: the rows of this model cannot be put in order.
+        SimulatorError: another mujoco_warp, or the rows of this model cannot be put in order.
     """
 
     def __init__(self, mujoco_model: mujoco.MjModel, model: Any, data: Any) -> None:
+        if mjw.__version__ != _VERSION:
+            raise SimulatorError(_refusal(f"is here, and what it adds up was looked at in {_VERSION} only"))
         self._order = RowOrder(mujoco_model, model, data)
         self._sums = Sums(model, data) if gathers(mujoco_model, model) else None
         # CONTACTS would put contacts in order, which nothing needs; ATOMICS sorts what is added.
@@ -58,6 +60,7 @@ class Ordered:
             found[solver, "_update_constraint"] = self._sums.update_constraint
             found[solver, "_update_gradient"] = self._sums.update_gradient
         else:
+            found[solver, "_update_gradient"] = self._squared(solver._update_gradient)
             found[solver, "_update_gradient_incremental"] = self._sums.update_gradient_incremental
         return found
 
@@ -75,6 +78,16 @@ class Ordered:
             return kernel_for(*options)
 
         return asked
+
+    def _squared(self, first: Callable[..., Any]) -> Callable[..., Any]:
+        """The first gradient is mujoco_warp's, but for its square."""
+
+        def made(model: Any, data: Any, ctx: Any, compact: bool = False) -> None:
+            assert self._sums is not None
+            first(model, data, ctx, compact)
+            self._sums.square_gradient(data, ctx, data.nefc, stable_fast=False)
+
+        return made
 
 
 @contextmanager
@@ -112,12 +125,16 @@ def one_shape() -> Iterator[None]:
 def _swapped(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     before = getattr(module, name, None)
     if before is None:
-        raise SimulatorError(
-            f"deterministic: mujoco-warp {mjw.__version__} has no {name} in {module.__name__}, which 4.0.0 has, so bits might depend "
-            "on chance and on the number of worlds: install mujoco-warp 4.0.0, or leave deterministic out"
-        )
+        raise SimulatorError(_refusal(f"has no {name} in {module.__name__}, which {_VERSION} has"))
     setattr(module, name, function)
     try:
         yield
     finally:
         setattr(module, name, before)
+
+
+def _refusal(why: str) -> str:
+    return (
+        f"deterministic: mujoco-warp {mjw.__version__} {why}, so bits might depend on chance and on the number of worlds: install "
+        f"mujoco-warp {_VERSION}, or leave deterministic out"
+    )

@@ -441,6 +441,10 @@ class Sums:
             inputs=[changed, ctx.alpha, ctx.done],
             outputs=[ctx.grad_dot, ctx.newton_decrement, ctx.grad_scale, ctx.search_unchanged],
         )
+        self.square_gradient(data, ctx, changed, stable_fast)
+
+    def square_gradient(self, data: Any, ctx: Any, changed: Any, stable_fast: bool) -> None:
+        """Make the gradient and its square, but of worlds in which no row changed, where these may be left out."""
         wp.launch_tiled(
             sum_gradient,
             dim=self._worlds,

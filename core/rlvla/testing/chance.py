@@ -60,17 +60,10 @@ class Chance:
             source = np.arange(data.njmax)
             for first, last in ((0, equality), (equality, friction), (friction, limit)):
                 source[first:last] = self._random.permutation(np.arange(first, last))
-            heads = self._heads(data, world, limit, end)
-            blocks = [np.arange(*pair) for pair in zip(heads, [*heads[1:], end], strict=True)]
-            self._random.shuffle(blocks)
-            source[limit:end] = np.concatenate([*blocks, []]).astype(int)
+            number = data.efc.id.numpy()[world, limit:end]
+            contacts = np.split(source[limit:end], 1 + np.flatnonzero(np.diff(number)))
+            source[limit:end] = np.concatenate([contacts[one] for one in self._random.permutation(len(contacts))])
             self._move(data, world, source, limit, end)
-
-    @staticmethod
-    def _heads(data: Any, world: int, first: int, end: int) -> list[int]:
-        """Return the first row of each contact."""
-        number = data.efc.id.numpy()[world]
-        return [row for row in range(first, end) if row == first or number[row] != number[row - 1]]
 
     def _move(self, data: Any, world: int, source: np.ndarray, first: int, end: int) -> None:
         """Move rows, and all that points to them."""
