@@ -255,7 +255,5 @@ class RowOrder:
 
     def _move_jacobian(self, data: Any) -> None:
         dim = (*self._dim, data.efc.J.shape[2])
-        wp.launch(
-            set_jacobian_aside, dim=dim, inputs=[data.nefc, self._place, data.efc.J], outputs=[self._jacobian]
-        )
+        wp.launch(set_jacobian_aside, dim=dim, inputs=[data.nefc, self._place, data.efc.J], outputs=[self._jacobian])
         wp.launch(put_jacobian_back, dim=dim, inputs=[data.nefc, self._jacobian], outputs=[data.efc.J])

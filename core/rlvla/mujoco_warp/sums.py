@@ -90,7 +90,7 @@ def sum_speeds(
     if row >= nefc_N[world] or row < first_N[world] + second_N[world] + third_N[world]:
         return
     start = rowadr_NR[world, row]
-    speed = float(0.0)
+    speed = wp.float32(0.0)
     for at in range(start, start + rownnz_NR[world, row]):
         speed += jacobian[world, 0, at] * qvel_NV[world, colind[world, 0, at]]
     speed_NR[world, row] = speed
@@ -115,7 +115,7 @@ def sum_forces(
     world, dof, lane = wp.tid()
     if done_N[world]:
         return
-    mine = float(0.0)
+    mine = wp.float32(0.0)
     for at in range(lane, count_NV[world, dof], wp.block_dim()):
         block = int(list_NVB[world, dof, at])
         place = int(place_NBV[world, block, dof])
@@ -124,12 +124,12 @@ def sum_forces(
             mine += jacobian[world, 0, rowadr_NR[world, row] + place] * force_NR[world, row]
     total = wp.tile_reduce(wp.add, wp.tile(mine))
     if lane == 0:
-        sum = total[0]
+        value = total[0]
         if friction_rows_N[world] > 0:  # rows of friction in joints are in no block; their Jacobian is 1
             row = friction_NV[world, dof]
             if row >= 0:
-                sum += force_NR[world, row]
-        qfrc_NV[world, dof] = sum
+                value += force_NR[world, row]
+        qfrc_NV[world, dof] = value
 
 
 @wp.kernel(enable_backward=False)
@@ -160,10 +160,10 @@ def bend_cones(
         return
     contact = id_NR[world, first]
     mu = friction[contact][0] * root[world % root.shape[0]]
-    square = float(0.0)
+    square = wp.float32(0.0)
     for dim in range(_DIMS):
-        slack = float(0.0)
-        scale = float(0.0)
+        slack = wp.float32(0.0)
+        scale = wp.float32(0.0)
         if dim + 1 < size_NB[world, block]:
             scale = friction[contact][dim]
             slack = scale * slack_NR[world, first + 1 + dim]
@@ -201,7 +201,7 @@ def sum_hessian(
         return
     one = one_T[pair]
     other = other_T[pair]
-    sum = hessian[world, one, other]
+    value = hessian[world, one, other]
     for at in range(count_NV[world, one]):
         block = int(list_NVB[world, one, at])
         b = int(place_NBV[world, block, other])
@@ -215,9 +215,9 @@ def sum_hessian(
                 adr = rowadr_NR[world, first]
                 na = mu * jacobian[world, 0, adr + a]
                 nb = mu * jacobian[world, 0, adr + b]
-                wa = float(0.0)
-                wb = float(0.0)
-                both = float(0.0)
+                wa = wp.float32(0.0)
+                wb = wp.float32(0.0)
+                both = wp.float32(0.0)
                 for dim in range(size - 1):
                     scale = bend_NB[world, block, 3 + _DIMS + dim]
                     adr = rowadr_NR[world, first + 1 + dim]
@@ -227,13 +227,13 @@ def sum_hessian(
                     wb += bend_NB[world, block, 3 + dim] * tb
                     both += ta * tb
                 bent = na * nb - mu * (na * wb + nb * wa) + along * wa * wb + (mu * mu - along) * both
-                sum += bend_NB[world, block, 0] * bent
+                value += bend_NB[world, block, 0] * bent
             else:
                 for row in range(first, first + size):
                     if state_NR[world, row] == _QUADRATIC:
                         adr = rowadr_NR[world, row]
-                        sum += jacobian[world, 0, adr + a] * mass_NR[world, row] * jacobian[world, 0, adr + b]
-    hessian[world, one, other] = sum
+                        value += jacobian[world, 0, adr + a] * mass_NR[world, row] * jacobian[world, 0, adr + b]
+    hessian[world, one, other] = value
 
 
 @wp.kernel(enable_backward=False)
@@ -251,7 +251,7 @@ def sum_gradient(
     world, lane = wp.tid()
     if done_N[world] or (skip_unchanged and changed_N[world] == 0):
         return
-    mine = float(0.0)
+    mine = wp.float32(0.0)
     for dof in range(lane, smooth_NV.shape[1], wp.block_dim()):
         gradient = inertial_NV[world, dof] - smooth_NV[world, dof] - constraint_NV[world, dof]
         gradient_NV[world, dof] = gradient

@@ -70,7 +70,11 @@ class Chance:
         efc, rows = data.efc, data.njmax
         for field in dataclasses.fields(efc):
             array = getattr(efc, field.name)
-            if field.name not in ("jtdaj_adr", "jtdaj_nrow", "Ma", "J_colind") and array.ndim > 1 and array.shape[1] >= rows:
+            if (
+                field.name not in ("jtdaj_adr", "jtdaj_nrow", "Ma", "J_colind")
+                and array.ndim > 1
+                and array.shape[1] >= rows
+            ):
                 values = array.numpy()[world]
                 values[:rows] = values[source]
         target = np.argsort(source)

@@ -176,7 +176,9 @@ def test_another_version_of_mujoco_warp_is_refused(monkeypatch, caplog):
 
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(mjw, "__version__", "4.1.0")
-    with pytest.raises(SimulatorError, match=r"deterministic: mujoco-warp 4\.1\.0 is here, .* install mujoco-warp 4\.0\.0"):
+    with pytest.raises(
+        SimulatorError, match=r"deterministic: mujoco-warp 4\.1\.0 is here, .* install mujoco-warp 4\.0\.0"
+    ):
         Worlds(scene.compiled(), 1, limits=Limits(8, 32), device="cpu", deterministic=True)
     assert Worlds(scene.compiled(), 1, limits=Limits(8, 32), device="cpu").count == 1
 
