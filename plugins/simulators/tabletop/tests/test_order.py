@@ -164,7 +164,8 @@ def test_a_model_whose_contacts_have_no_order_is_refused():
     from rlvla.mujoco_warp.worlds import Limits, Worlds
 
     model = mujoco.MjModel.from_xml_string(
-        "<mujoco><worldbody><flexcomp name='cloth' type='grid' count='3 3 1' spacing='.1 .1 .1' dim='2'/></worldbody></mujoco>"
+        "<mujoco><worldbody><flexcomp name='cloth' type='grid' count='3 3 1' spacing='.1 .1 .1' dim='2'>"
+        "<edge equality='true'/></flexcomp></worldbody></mujoco>"
     )
     with pytest.raises(SimulatorError, match="deterministic: got a model with 1 flexes .* leave deterministic out"):
         Worlds(model, 1, limits=Limits(8, 32), device="cpu", deterministic=True)
