@@ -28,10 +28,12 @@ def made(count=4, **options):
 
 
 def test_own_kernels_run_between_the_halves_of_a_substep(worlds):
+    import torch
     import warp as wp
 
     from rlvla.mujoco_warp.kernels import copy_where
 
+    worlds["qpos"][:, [3, 6, 9]] = torch.tensor([-0.1, 0.0, 0.1])  # blocks begin in one place, pushing each other
     seen = []
     forces = wp.full((4, 12), 0.5, dtype=float)
     everywhere = wp.ones(4, dtype=wp.bool)
