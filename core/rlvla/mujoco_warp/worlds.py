@@ -462,7 +462,7 @@ def _search_threads(constraints: int) -> int:
 
     With mujoco_warp's 32, at up to 600 rows a world, that search was the longest part of a step (decision 089).
     """
-    return min(256, max(32, 2 ** math.ceil(math.log2(constraints / 4))))
+    return min(256, 1 << max(5, math.ceil(math.log2(constraints / 4))))
 
 
 def _awake(model: mujoco.MjModel) -> mujoco.MjModel:
