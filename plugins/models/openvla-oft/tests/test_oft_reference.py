@@ -34,7 +34,9 @@ COLOURS = {
     "featurizer": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "fused_featurizer": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
+"""Means and deviations: ImageNet's, and a half."""
 FIRST, LAST, BLANK, STOP = 31744, 32000, 29871, 2
+"""Ids: of the first action token, after the last one, of the lone blank that ends a prompt, of the end of text."""
 TEMPERATURE = 1.6
 
 # ---- the reference ----------------------------------------------------------------------------------------------------
@@ -98,9 +100,7 @@ class Plain(nn.Module):
         features = self.language_model.model(inputs_embeds=x[None], attention_mask=mask[None, None]).last_hidden_state
         return features[0, len(x) - len(after_TD) - 1 :]
 
-    def slots(
-        self, pictures_M3HW: Tensor, text: str, count: int, stop: bool, state_1D: Tensor | None = None
-    ) -> Tensor:
+    def slots(self, pictures_M3HW: Tensor, text: str, count: int, stop: bool, state_1D: Tensor | None = None) -> Tensor:
         """Return features that tokens decoded at once are read from, ``[T, D]``: each one position before its slot."""
         stop_D = self.words([STOP] * stop)
         after = torch.cat([stop_D.new_zeros(count, stop_D.shape[1]), stop_D])
