@@ -100,10 +100,10 @@ class TrainReceipt:
     """Of processor time, in the trainer's process."""
     lags: tuple[int, ...] = ()
     """Samples that lay 0, 1, 2, ... versions behind."""
-    lost: int = 0
-    """Units that it left out: a chunk of theirs was lost with the machine that held it."""
     memory: dict[str, float] = field(default_factory=dict)
     """Peaks of the trainer's process, by the names of their metrics."""
+    lost: int = 0
+    """Units that it left out: a chunk of theirs was lost with the machine that held it."""
 
 
 @dataclass(frozen=True)

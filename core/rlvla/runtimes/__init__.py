@@ -10,7 +10,6 @@ from rlvla import preflight, versions
 from rlvla.checks import Specs, measured_on, on_gpus
 from rlvla.configs import RunConfig
 
-
 Call = tuple[str, Sequence[Any]]
 """Method and arguments."""
 

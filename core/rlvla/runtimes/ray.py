@@ -17,9 +17,9 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from rlvla.devices import cluster_address, usable_cores
 from rlvla.errors import ConfigError, PayloadLost, SimulatorError, WorkerDied
@@ -36,6 +36,7 @@ try:
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
 
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 _ray: Any = ray
 """Without its types, which it has in part."""
@@ -148,9 +149,7 @@ class _Host:
         name, number, sent = _Unpacker(packed, fetched).load()
         await (await self._submitted(name, number, sent, None))
 
-    async def _submitted(
-        self, name: str, number: int, sent: Sequence[Call], call: Call | None
-    ) -> asyncio.Future[Any]:
+    async def _submitted(self, name: str, number: int, sent: Sequence[Call], call: Call | None) -> asyncio.Future[Any]:
         """Put calls in their actor's queue, when it is their turn."""
         await self._turn(name, number)
         called = asyncio.get_running_loop().run_in_executor(self._threads[name], self._run, name, sent, call)
@@ -173,6 +172,8 @@ class _Host:
             fetched: what references among the arguments refer to.
         """
         name, number, sent, why = _Unpacker(packed, fetched).load()
+        if number < self._next[name]:
+            return  # it came, and failed by itself
         await self._turn(name, number)
         if why:
             self._failed.setdefault(name, PayloadLost(why))
@@ -298,8 +299,8 @@ class RayHandle:
         self._numbers = itertools.count()
         self._sent: list[_Sent] = []
         """Nobody waits for them, and they have not left."""
-        self._leaving: set[asyncio.Task[None]] = set()
-        """Those that have left, until they have come."""
+        self._leaving: set[asyncio.Task[Any]] = set()
+        """Wait for calls that have left, until they have come."""
         self._closed = False
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
@@ -321,24 +322,33 @@ class RayHandle:
             raise died from error
 
     async def _called(
-        self, host: Any, number: int, before: Sequence[_Sent], call: Call, returns: int, again: bool = True
+        self, host: Any, number: int, before: Sequence[_Sent], call: Call, returns: int, last: bool = False
     ) -> list[Any]:
-        """Make a call of the worker, again with what is not lost of what nobody waits for before it."""
+        """Make a call of the worker, after some that nobody waits for; ``last``: not again, should it be lost."""
         made = self._place.submit(returns + 1, _packed((self.name, number, _plain(before), call, returns)))
         references = [made] if returns == 0 else list(made)
         try:
             receipt = await references[0]
+        except asyncio.CancelledError:  # should it never come, later calls are not to wait for it
+            self._leave(self._arrived(references[0], host, number, before))
+            raise
         except (RayTaskError, ObjectLostError) as error:
-            with contextlib.suppress(RayActorError):
-                if await host.came.remote(self.name, number):
-                    raise getattr(error, "cause", error) from error
+            again = self._failed(host, number, before, call, returns, error, last)
+            return await asyncio.shield(self._leave(again))
+        return [pickle.loads(receipt), *references[1:]]
+
+    async def _failed(
+        self, host: Any, number: int, before: Sequence[_Sent], call: Call, returns: int, error: Exception, last: bool
+    ) -> list[Any]:
+        """Raise what a call failed with; but where it never came since something before it is lost, make it without that."""
+        with contextlib.suppress(RayActorError):
+            if not await host.came.remote(self.name, number):
                 kept, why = await self._kept(host, before)
-                if again and not why and await _reached(host, call[1]) is None:
-                    return await self._called(host, number, kept, call, returns, again=False)
+                if not last and not why and await _reached(host, call[1]) is None:
+                    return await self._called(host, number, kept, call, returns, last=True)
                 await self._skip(host, number, kept, "")
                 raise PayloadLost(why or self._lost(call[0], error)) from error
-            raise getattr(error, "cause", error) from error
-        return [pickle.loads(receipt), *references[1:]]
+        raise getattr(error, "cause", error) from error
 
     async def _kept(self, host: Any, sent: Sequence[_Sent]) -> tuple[list[_Sent], str]:
         """Return what is called instead of some calls of which some were lost, and what to say where nothing stands in for one."""
@@ -377,9 +387,19 @@ class RayHandle:
             before, self._sent = self._sent, []
             number = next(self._numbers)
             made = self._place.submit(0, _packed((self.name, number, _plain(before))))
-            leaving = asyncio.ensure_future(self._arrived(made, self._place.host, number, before))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._leave(self._arrived(made, self._place.host, number, before))
+
+    def _leave(self, waiting: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """Wait for what became of a call, whoever else does."""
+        leaving = asyncio.ensure_future(waiting)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._left)
+        return leaving
+
+    def _left(self, leaving: asyncio.Task[Any]) -> None:
+        self._leaving.discard(leaving)
+        if not leaving.cancelled():
+            leaving.exception()  # said by whoever waits, if anybody still does
 
     async def _arrived(self, made: Any, host: Any, number: int, sent: Sequence[_Sent]) -> None:
         """Wait until what was sent has come; what never will is skipped, and said by the next call that is waited for."""
@@ -393,9 +413,7 @@ class RayHandle:
 
     def _lost(self, method: str, error: Exception) -> str:
         words = str(getattr(error, "cause", error)).strip().splitlines()[0]
-        return (
-            f"{self.name}: what {method!r} was given is lost, with the machine or the process that held it ({words})"
-        )
+        return f"{self.name}: what {method!r} was given is lost, with the machine or the process that held it ({words})"
 
     async def answers(self, seconds: float) -> bool:
         try:
@@ -429,7 +447,7 @@ async def _reached(host: Any, arguments: Sequence[Any]) -> Exception | None:
         if references:
             await host.reached.remote(*references)
     except (RayTaskError, ObjectLostError) as error:
-        return error  # type: ignore[no-any-return]
+        return error
     return None
 
 
