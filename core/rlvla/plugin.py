@@ -49,6 +49,9 @@ class Plugin(Generic[C, T]):
     describe: Callable[[C], Any]
     """Config to spec (:mod:`rlvla.specs`), from light code and JSON headers. Raises ``ConfigError`` for settings that
     cannot work."""
+    assume: Callable[[C], Any] | None = None
+    """Models only: config to the spec of a checkpoint as it is published, for plans where the one that it names is not here; the
+    function returns None where it is. None: there is nothing to assume."""
     listener: str | None = None
     """Module of hook implementations that listen when this plugin is chosen."""
     doctor: str | None = None

@@ -6,6 +6,7 @@ remote code. Sources: Kim et al. 2024, arXiv:2406.09246 (OpenVLA); Kim et al. 20
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -155,13 +156,23 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
+    states = len(statistics.state_low) if config.proprio else None
+    return replace(_spec(config), state_dim=states, action_dim=len(statistics.low))
+
+
+def assume(config: OpenVlaOftConfig) -> ModelSpec | None:
+    """Return the spec with a published checkpoint, for any robot; None: the one that is named is a folder here."""
+    here = config.path and Path(config.path).expanduser().is_dir()
+    return None if here else _spec(config)
+
+
+def _spec(config: OpenVlaOftConfig) -> ModelSpec:
+    """Return what the options alone say."""
     return ModelSpec(
         horizon=config.horizon,
         tokens_per_action=None,
         cameras=config.cameras,
         state=config.proprio,
-        state_dim=len(statistics.state_low) if config.proprio else None,
-        action_dim=len(statistics.low),
         entropy=config.head == "tokens" or config.gaussian == "learned",
         acts_as_trained=config.rollout == "same",
         options_for=ACTION_OPTIONS,
@@ -271,5 +282,5 @@ def _head_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
 
 
 plugin: rlvla.Plugin[OpenVlaOftConfig, OpenVlaOftModel] = rlvla.Plugin(
-    config=OpenVlaOftConfig, target="rlvla_model_openvla_oft.model:OpenVlaOftModel", describe=describe
+    config=OpenVlaOftConfig, target="rlvla_model_openvla_oft.model:OpenVlaOftModel", describe=describe, assume=assume
 )
