@@ -19,7 +19,8 @@ from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located, settled
 from rlvla.specs import ACTION_OPTIONS, ModelCost, ModelSpec, Role
-from rlvla_model_gr00t.header import Embodiment, Header, Normalisation, read_header, row_of
+from rlvla_model_gr00t.embodiments import Embodiment, Normalisation, row_of
+from rlvla_model_gr00t.header import Header, read_header
 
 if TYPE_CHECKING:
     from rlvla_model_gr00t.model import Gr00tModel
