@@ -23,8 +23,9 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "sync": {"use": "sync"},
     "async-rollout": {"use": "async-rollout"},
     "full-async": {"use": "full-async", "max_staleness": 1},
+    "hybrid": {"use": "hybrid", "stages": 2},
 }
-STEPS = {"sync": 4, "async-rollout": 4, "full-async": 9}
+STEPS = {"sync": 4, "async-rollout": 4, "full-async": 9, "hybrid": 4}
 MEANS = ("time/", "memory/", "rollout/generator_batch", "train/generator_gap", "train/staleness", "train/samples")
 _WARM = {"full-async": 2}
 
@@ -37,7 +38,7 @@ def options(description: str | None, name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {name}.json and .md")
     parser.add_argument("--machine", default="this machine", help="what the result says it was measured on")
-    parser.add_argument("--schedulers", nargs="+", choices=list(SCHEDULERS), default=list(SCHEDULERS))
+    parser.add_argument("--schedulers", nargs="+", choices=list(SCHEDULERS), default=list(SCHEDULERS)[:3])
     parser.add_argument("--steps", type=int, default=None, help=f"training steps; else {STEPS}")
     parser.add_argument("--limit", type=float, default=None, help="seconds of a scheduler, after which it is ended")
     parser.add_argument("--tiny", action="store_true", help="small sizes on the fake simulator, a CPU")

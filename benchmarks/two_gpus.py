@@ -15,7 +15,8 @@ optimizer steps of 256. The model is a full-size GR00T N1.5 with random weights:
 Cells: ``one-local`` and ``one`` (what Ray costs), both on one GPU; on two GPUs ``collocated`` (a generator and a trainer rank in one
 process on each, gradients added up), ``fsdp`` (the same, parameters and optimizer cut among ranks), ``disaggregated`` (a generator on
 the first, the trainer on the second, weights broadcast by NCCL), ``hybrid`` (rendering on the first, generator on the second, the
-trainer on both).
+trainer on both). ``batched`` and ``batched-hybrid``: LIBERO's physics and pictures on the first as two batches of 128 environments
+(``rlvla-sim-libero-gpu`` with its packages in the same interpreter), generator and trainer on the second, 256 x 40 env steps a step.
 
 Rates and steps that count are those of ``scheduler_runs``. ``scaling`` is a cell's rate over ``one``'s. ``publication_share`` is what new
 weights take from whoever waits for them most: the larger of the trainer's copying and the slowest generator's taking over, as a
@@ -40,6 +41,11 @@ from typing import Any
 import scheduler_runs
 
 RECIPE = Path(__file__).parent.parent / "examples" / "gr00t_libero_ppo_full-async_cuda.py"
+_BATCHED = {
+    "sim": {"use": "libero-gpu", "suite": "libero_spatial", "num_envs": 256},
+    "algo": {"window": 4, "windows_per_step": 256, "minibatch_size": 256},
+    "run": {"devices": 2, "placement": {"simulator": "0", "generator": "1", "trainer": "1"}, "slots": 2},
+}
 CELLS: dict[str, dict[str, Any]] = {
     "one-local": {"run": {"runtime": "local"}},
     "one": {"run": {"devices": 1}},
@@ -47,13 +53,16 @@ CELLS: dict[str, dict[str, Any]] = {
     "fsdp": {"run": {"devices": 2, "placement": "collocated"}, "train": {"shard": "fsdp"}},
     "disaggregated": {"run": {"devices": 2, "placement": "disaggregated", "transport": "broadcast"}},
     "hybrid": {"run": {"devices": 2, "placement": "hybrid"}, "scheduler": {"use": "hybrid"}},
+    "batched": _BATCHED,
+    "batched-hybrid": {**_BATCHED, "scheduler": {"use": "hybrid", "stages": 2}},
 }
 PARTS = {
     "scaling": ("one", "collocated"),
     "sharded": ("fsdp", "disaggregated"),
     "hybrid": ("hybrid", "one-local"),
+    "batched": ("batched", "batched-hybrid"),
 }
-"""By what a reader wants to know first: 1 to 2 GPUs; FSDP2 and NCCL; the rest."""
+"""By what a reader wants to know first: 1 to 2 GPUs; FSDP2 and NCCL; the rest; LIBERO as a batch on a GPU."""
 SAVING_S = 60.0
 """That a cell which is told to end may take to save."""
 
@@ -96,6 +105,8 @@ def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any
         change["run"] |= {"device": "cpu", "sim_in_process": True, "slots": 2 * devices, "threads": 1}
         change["model"] |= {"dtype": "fp32", "pad_to": 128, "state_keys": None, "action_keys": None}
     for section, more in cell.items():
+        if options.tiny and section in ("sim", "algo"):
+            continue
         change[section] = {**change[section], **more} if section != "scheduler" else more
     return overridden(made, change)
 
@@ -192,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for two_gpus.json and .md, and for kernels")
     parser.add_argument("--machine", default="this machine", help="what the result says it was measured on")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS)[:3])
     parser.add_argument("--cells", nargs="+", choices=list(CELLS), help="instead of parts")
     parser.add_argument("--steps", type=int, default=8, help="training steps")
     parser.add_argument("--seconds", type=float, help="of all chosen cells together; one that takes longer is ended")

@@ -315,6 +315,8 @@ def test_doctor_reports_a_simulator_that_cannot_start(
     from rlvla.cli import doctor
 
     code = """
+        import os
+
         import rlvla
         from rlvla.specs import ActionPart, Check, SimulatorSpec, TaskSpec
 
@@ -335,13 +337,19 @@ def test_doctor_reports_a_simulator_that_cannot_start(
 
         def look(config):
             print("noise on stdout")
-            yield Check("assets", False, "folder is empty", "pip install sick-assets")
+            yield Check("assets", "SICK_ASSETS" in os.environ, "looked at", "pip install sick-assets")
     """
     place = make_distribution("rlvla-sick", {"rlvla.simulators": {"sick": "rlvla_sick:plugin"}}, "rlvla_sick", code)
     monkeypatch.setenv("PYTHONPATH", str(place))
     own, shown = doctor.simulator("sick", None, 60.0, tmp_path)
     assert (own.name, own.ok, own.fix) == ("sick: assets", False, "pip install sick-assets")
-    assert not shown.ok
+    assert (
+        doctor.line(shown)
+        == "warn  sick: picture: not looked at before this is in order: sick: assets\n      fix: see above"
+    )
+    monkeypatch.setenv("SICK_ASSETS", "1")
+    own, shown = doctor.simulator("sick", None, 60.0, tmp_path)
+    assert own.ok and not shown.ok
     assert "the assets are gone" in shown.found
     assert "FAIL" in doctor.line(shown)
     assert "fix: buy a GPU; or pip install -U rlvla-sick" in doctor.line(shown)

@@ -200,7 +200,7 @@ def disk() -> Iterator[Check]:
 
 
 def simulator(name: str, python: str | None, timeout: float, pictures: Path, config: Any = None) -> Iterator[Check]:
-    """What the plugin itself looks at, then one picture of each camera, both in worker processes.
+    """What the plugin itself looks at and then, if nothing is amiss, one picture of each camera, both in worker processes.
 
     Args:
         name: the plugin's.
@@ -227,9 +227,20 @@ def simulator(name: str, python: str | None, timeout: float, pictures: Path, con
     except SimulatorError as error:  # nobody has asked for it, unless by name
         yield Check(name, False, str(error), f"rlvla simulators install {name}", warning=config is None)
         return
-    if one.doctor is not None:
-        yield from own_checks(choice, python, timeout)
-    yield from picture(choice, python, timeout, pictures)
+    amiss = []
+    for check in own_checks(choice, python, timeout) if one.doctor is not None else ():
+        yield check
+        amiss += [] if check.ok or check.warning else [check.name]
+    if amiss:
+        yield Check(
+            f"{name}: picture",
+            False,
+            f"not looked at before this is in order: {', '.join(amiss)}",
+            "see above",
+            warning=True,
+        )
+    else:
+        yield from picture(choice, python, timeout, pictures)
 
 
 def own_checks(choice: Choice, python: str | None, timeout: float) -> Iterator[Check]:

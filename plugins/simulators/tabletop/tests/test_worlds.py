@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+import mujoco
+import numpy as np
 import pytest
 from tabletop_world import check_side_by_side, needs_warp, scene_text
 
@@ -26,10 +28,12 @@ def made(count=4, **options):
 
 
 def test_own_kernels_run_between_the_halves_of_a_substep(worlds):
+    import torch
     import warp as wp
 
     from rlvla.mujoco_warp.kernels import copy_where
 
+    worlds["qpos"][:, [3, 6, 9]] = torch.tensor([-0.1, 0.0, 0.1])  # blocks begin in one place, pushing each other
     seen = []
     forces = wp.full((4, 12), 0.5, dtype=float)
     everywhere = wp.ones(4, dtype=wp.bool)
@@ -93,6 +97,35 @@ def test_geoms_of_bodies_without_joints_stand_where_their_world_has_them():
     np.testing.assert_allclose(worlds["geom_xpos"][1, 0], data.geom_xpos[0], atol=1e-6)
     np.testing.assert_allclose(worlds["geom_xmat"][1, 0].flatten(), data.geom_xmat[0], atol=1e-6)
     assert abs(float(worlds["geom_xpos"][0, 0, 2]) - 1.3) < 1e-6, "the other world keeps its own"
+
+
+def test_boxes_touch_where_mujoco_lets_them_touch():
+    import torch
+
+    model, rng = scene.compiled(), np.random.default_rng(0)
+    qpos_NQ = np.zeros((40, model.nq))
+    qpos_NQ[:, 2] = 0.2  # the hand is out of reach, and so is the third block
+    qpos_NQ[:, 9] = 0.3
+    angle_N, qpos_NQ[:, 5], qpos_NQ[:, 8] = rng.uniform(-np.pi, np.pi, (3, 40))
+    qpos_NQ[:, 6], qpos_NQ[:, 7] = 0.045 * np.cos(angle_N), 0.045 * np.sin(angle_N)
+    worlds = made(40)
+    with worlds.turn():
+        worlds["qpos"].copy_(torch.as_tensor(qpos_NQ))
+        worlds.settle(torch.ones(40, dtype=torch.bool))
+    count, touching = int(worlds.data.nacon.numpy()[0]), set()
+    fields = {name: getattr(worlds.data.contact, name).numpy()[:count] for name in ("worldid", "pos", "dist")}
+    for world, qpos in enumerate(qpos_NQ):
+        data = mujoco.MjData(model)
+        data.qpos[:] = qpos
+        mujoco.mj_forward(model, data)
+        mine = fields["worldid"] == world
+        touching.add(data.ncon)
+        assert mine.sum() == data.ncon, f"world {world}"
+        order, wanted = np.argsort(fields["dist"][mine]), np.argsort(data.contact.dist)
+        np.testing.assert_allclose(fields["dist"][mine][order], data.contact.dist[wanted], atol=2e-6)
+        for point in data.contact.pos:
+            assert np.abs(fields["pos"][mine] - point).max(1).min() < 2e-6
+    assert len(touching) > 1
 
 
 def test_limits_that_are_too_small_say_what_is_needed(caplog):

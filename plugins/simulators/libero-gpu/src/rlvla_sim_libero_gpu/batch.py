@@ -31,6 +31,8 @@ from rlvla_sim_libero_gpu.osc import MEMORY, Controller
 from rlvla_sim_libero_gpu.starts import Begun
 
 SUBSTEPS = 25
+_UNREAD = int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
+"""Force and torque at the hand, which no policy is shown."""
 _SHOWN_SUBSTEP = 23  # counted from 0, as in rlvla_sim_libero.scene
 SAVINGS = ", lower contacts or constraints"
 """What makes worlds smaller, beside smaller pictures. Fewer ``kept_tasks`` do not: batches without rows go first."""
@@ -79,6 +81,7 @@ class Batch:
         self.count = count
         self.look = look
         model = drawable(scene.model, look.texture_size)
+        model.opt.disableflags |= _UNREAD
         first.write_to(model)
         self.worlds = Worlds(
             model,

@@ -6,7 +6,7 @@ Letters: N rows, n chosen rows, W worlds of a batch, H actions in a chunk, A = 7
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -179,9 +179,11 @@ class LiberoGpuSimulator(Simulator):
         ]
         # From here on the host waits for no batch until all have been given their work (videos apart).
         with side_by_side(group.batch.worlds for group, _ in groups):
-            for group, places in groups:
-                with group.batch.worlds.lane():
-                    self._play(group, places, chunk, outcome, frames)
+            plays = [(group, self._play(group, places, chunk, outcome, frames)) for group, places in groups]
+            for _ in range(chunk.shape[1] + 1):
+                for group, play in plays:
+                    with group.batch.worlds.lane():
+                        next(play, None)
             for group, places in groups:
                 with group.batch.worlds.lane():
                     self._look(group, places)
@@ -214,8 +216,12 @@ class LiberoGpuSimulator(Simulator):
 
     def _play(
         self, group: Group, places: _Places, chunk: Tensor, outcome: _Outcome, frames: list[list[Tensor]]
-    ) -> None:
-        """Execute the chunk's actions in the worlds of some rows, each until its episode ends."""
+    ) -> Iterator[None]:
+        """Execute the chunk's actions in the worlds of some rows, each until its episode ends; yields after each.
+
+        So batches get their actions in turns: the host waits at the second launch of a CUDA graph that still runs (measured: two
+        batches, a whole chunk one after the other, 1.3 times as long).
+        """
         batch, limit = group.batch, self._limits[self._task_of[places.rows[0]]]
         row_n, world_n = places.row_n, places.world_n
         action_W = torch.zeros(batch.count, chunk.shape[2], device=self._device)
@@ -239,6 +245,7 @@ class LiberoGpuSimulator(Simulator):
             if self._recorded:
                 self._film(group, places.rows, live_n, frames)
             live_n = live_n & ~(over_n | late_n)
+            yield
         outcome.left_out[row_n] = batch.worlds.overflowed()[world_n]
 
     def _ended(self, outcome: _Outcome, groups: Sequence[tuple[Group, _Places]]) -> dict[str, float]:

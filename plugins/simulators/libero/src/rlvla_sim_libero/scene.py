@@ -44,6 +44,8 @@ OPEN_AND_WAIT = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0])
 _SAMPLED_SUBSTEP = 23  # counted from 0; measured: LIBERO samples after it in each of 535 steps of 3 episodes
 _MAX_DRAWS = 100
 _TAKES_DATA = Version(mujoco.__version__) >= Version("3.10")  # mj_fullM: looked at in each release from 3.3.7 to 3.17
+_ONE_CONTACT = int(getattr(mujoco.mjtDisableBit, "mjDSBL_MULTICCD", 0))
+"""Meshes touch in one point, as they do in 3.3.7; releases that have this flag search for several unless it is set (decision 089)."""
 _AT_ORIGIN = {"pos": "0 0 0", "quat": "1 0 0 0"}
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -176,6 +178,7 @@ class Scene:
         """Look up once what LIBERO looks up by name at every substep."""
         env = self.env
         self.model, self.data = env.sim.model._model, env.sim.data._data
+        self.model.opt.disableflags |= _ONE_CONTACT
         self._robot = env.robots[0]
         self._hand_site = env.sim.model.site_name2id(self._robot.gripper.important_sites["grip_site"])
         self._hand_body = env.sim.model.body_name2id(self._robot.robot_model.eef_name)
