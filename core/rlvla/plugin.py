@@ -167,6 +167,12 @@ def names(kind: Kind) -> set[str]:
     return {entry.name for entry in metadata.entry_points(group=GROUPS[kind])}
 
 
+def loggers() -> set[str]:
+    """Return the names of rlvla's logger and of each plugin's package."""
+    entries = (entry for group in GROUPS.values() for entry in metadata.entry_points(group=group))
+    return {"rlvla", *(entry.module.partition(".")[0] for entry in entries)}
+
+
 @dataclass(frozen=True)
 class Installed:
     """A line of ``rlvla plugins``."""

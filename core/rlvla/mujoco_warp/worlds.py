@@ -27,7 +27,7 @@ from torch import Tensor
 from rlvla import turns
 from rlvla.errors import SimulatorError
 from rlvla.mujoco_warp.kernels import clear_where, copy_where, note_broken, note_peaks, place_fixed
-from rlvla.mujoco_warp.launches import one_shape
+from rlvla.mujoco_warp.launches import Ordered, one_order, one_shape
 from rlvla.mujoco_warp.room import Room, room_for
 from rlvla.mujoco_warp.start import checked_device, compiling, mjw, wp
 
@@ -99,7 +99,9 @@ class Worlds:
         device: ``cuda``, ``cuda:N`` or ``cpu``.
         per_world: fields of the model that differ among worlds (``body_pos``, ``geom_rgba``, ...), see :meth:`field`.
         deterministic: equal bits from equal states and actions on one machine, whoever else is stepped and however many worlds
-            there are. Costs time on a GPU. Without it the solver's sums depend on N, also on the CPU, and on a GPU on chance.
+            there are, while nothing overflows; of sensors only where no force on a body is told. Shown on warp's CPU device, with the
+            order of contacts and rows shuffled (decision 090). Needs mujoco-warp 4.0.0, and costs time on a GPU. Without it the
+            solver's sums depend on N, also on the CPU, and on a GPU on chance.
         capture: programs as CUDA graphs, where there is a GPU.
         pixels: of all pictures of a world together, for the estimate of memory.
         free_bytes: memory to reckon with; None: what is free on the device.
@@ -136,6 +138,7 @@ class Worlds:
         self._captures = capture and on_gpu
         self._moves_fixed = not {"body_pos", "body_quat"}.isdisjoint(per_world)
         self._deterministic, self._remedy = deterministic, remedy
+        self._ordered: Ordered | None = None
         self._stream = _stream(self.device) if on_gpu else None
         self._warp_stream = wp.stream_from_torch(self._stream) if self._stream is not None else None
         self._programs: list[Program] = []
@@ -160,7 +163,8 @@ class Worlds:
             self.model.opt.disableflags |= _BOXES_AS_MUJOCO
             self.model.block_dim.linesearch_iterative = _search_threads(limits.constraints)
             self.model.opt.warn_overflow = 0
-            self.model.opt.deterministic = deterministic
+            if deterministic:
+                self._ordered = Ordered(model, self.model, self.data)
             self._mask = wp.zeros(count, dtype=wp.bool)
             self._frozen = wp.zeros(count, dtype=wp.bool)
             self.still = wp.zeros(count, dtype=wp.bool)
@@ -221,6 +225,8 @@ class Worlds:
         with _WARP, ExitStack() as stack:
             if self._deterministic:
                 stack.enter_context(one_shape())
+            if self._ordered is not None:
+                stack.enter_context(one_order(self._ordered))
             stack.enter_context(wp.ScopedDevice(wp.device_from_torch(self.device)))
             if self._warp_stream is not None:
                 stack.enter_context(wp.ScopedStream(self._warp_stream, sync_enter=False))
@@ -456,7 +462,7 @@ def _search_threads(constraints: int) -> int:
 
     With mujoco_warp's 32, at up to 600 rows a world, that search was the longest part of a step (decision 089).
     """
-    return min(256, max(32, 2 ** math.ceil(math.log2(constraints / 4))))
+    return min(256, 1 << max(5, math.ceil(math.log2(constraints / 4))))
 
 
 def _awake(model: mujoco.MjModel) -> mujoco.MjModel:

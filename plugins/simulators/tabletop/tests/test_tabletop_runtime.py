@@ -19,7 +19,7 @@ from rlvla.worker.client import open_simulator
 from rlvla_sim_tabletop import TabletopConfig, backends
 
 HERE = Path(__file__).parent
-FILES = ("test_worlds.py", "test_tabletop_batched.py", "test_tabletop_batched_conformance.py")
+FILES = ("test_worlds.py", "test_order.py", "test_tabletop_batched.py", "test_tabletop_batched_conformance.py")
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(

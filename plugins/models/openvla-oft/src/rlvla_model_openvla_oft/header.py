@@ -204,6 +204,10 @@ class Header(CheckpointHeader):
         found = read_json(file)
         if file.name == "config.json":
             found = found.get("norm_stats")
+        if not found and file.name != "config.json":
+            raise CheckpointError(
+                f"{file} holds no data set: take the file that training wrote, or remove it where config.json has norm_stats"
+            )
         if not found:
             raise CheckpointError(
                 f"{file.parent} has neither dataset_statistics.json nor norm_stats in config.json: add the file that "

@@ -46,8 +46,8 @@ class TabletopConfig:
     """With ``gpu``: ``cuda``, ``cuda:N``, or ``cpu`` to try the batched physics where there is no GPU (slow)."""
     deterministic: bool = False
     """With ``gpu``: equal bits from equal starts and actions on one machine, whoever else is stepped and however many tables a slot
-    has. On an H200 physics alone then takes 3.8 (64 tables) to 13 times (4096) as long. Without it the last digits depend on the
-    number of tables, and on a GPU on chance."""
+    has. Needs mujoco-warp 4.0.0, and costs time on a GPU. Without it the last digits depend on the number of tables, and on a GPU on
+    chance."""
 
 
 def describe(config: TabletopConfig) -> SimulatorSpec:
