@@ -81,6 +81,8 @@ def test_simulators_of_a_lost_machine_live_on_another_one_and_their_work_is_done
 
 def test_where_no_machine_has_room_the_run_saves_and_says_for_what(played):
     loser, error = played
-    assert re.match(r"sim-0, sim-1: lost with a machine, and for 2 s no other has had a free GPU and core for it", str(error))
+    assert re.match(
+        r"sim-0, sim-1: lost with a machine, and for 2 s no other has had a free GPU and core for it", str(error)
+    )
     assert error.worker.startswith("sim-")
     assert checkpoint.read_state(checkpoint.find(loser.run.directory))["graph"]["steps_done"] >= 4
