@@ -215,4 +215,6 @@ def test_cells_of_the_benchmark_on_two_gpus_fit(tmp_path, monkeypatch, tiny):
         "fsdp": (2, 2, "process"),
         "disaggregated": (1, 1, "broadcast"),
         "hybrid": (2, 1, "process"),
+        "batched": (1, 1, "process"),
+        "batched-hybrid": (1, 1, "process"),
     }
