@@ -8,6 +8,7 @@ os.environ.setdefault("PYOPENGL_PLATFORM", os.environ["MUJOCO_GL"])
 
 LONGEST_FIRST = (
     "tests/test_ray.py",
+    "tests/test_ray_faults.py",
     "plugins/simulators/libero/tests/test_simulator.py",
     "plugins/simulators/maniskill/tests/test_plate25.py",
     "plugins/simulators/tabletop/tests/test_tabletop_runtime.py",

@@ -4,7 +4,7 @@
     rlvla train examples/openvla-oft_libero_grpo_sync_cpu.py
 
 Its weights are random and its layout is the public one, so everything but ``path``, ``unnorm_key`` and the sizes is as at
-full size.
+full size. It solves nothing, so all rewards are equal and only the entropy's weight changes it.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ def recipe() -> dict[str, Any]:
             "lora_rank": 4,
             "dtype": "fp32",
         },
-        "algo": {"use": "grpo", "ratio_level": "token", "group_size": 2, "groups_per_step": 2},
+        "algo": {"use": "grpo", "ratio_level": "token", "group_size": 2, "groups_per_step": 2, "entropy_weight": 0.01},
         "scheduler": {"use": "sync"},
         "train": {"learning_rate": 1e-4},
         "eval": {"episodes": 2},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,36 @@ def four_plugins(make_distribution: MakeDistribution) -> dict[str, str]:
         name = f"test{kind}"
         make_distribution(f"rlvla-{name}", {f"rlvla.{group}": {name: f"rlvla_{name}:plugin"}}, f"rlvla_{name}", SIM)
     return {kind: f"test{kind}" for kind in groups}
+
+
+class SharedRay:
+    """One Ray for all tests that take any: each would start its own."""
+
+    def __init__(self) -> None:
+        self._runtime: Any = None
+
+    def start(self) -> Any:
+        """Start it, where none runs; returns the runtime."""
+        from rlvla.runtimes.ray import RayRuntime
+
+        self._runtime = self._runtime or RayRuntime()
+        return self._runtime
+
+    def end(self) -> None:
+        """End it, for a test that wants another one."""
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close()
+
+
+@pytest.fixture(scope="session")
+def shared_ray() -> Iterator[SharedRay]:
+    """Return who starts and ends the Ray that tests share."""
+    yield (shared := SharedRay())
+    shared.end()
+
+
+@pytest.fixture
+def ray(shared_ray: SharedRay) -> Any:
+    """Have Ray run; returns the runtime."""
+    return shared_ray.start()

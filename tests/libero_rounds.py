@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 import rlvla
 from rlvla import cli, configs
@@ -26,6 +27,11 @@ def observation() -> dict[str, Any]:
     generator = np.random.default_rng(0)
     pictures = {name: generator.integers(0, 256, (64, 64, 3), np.uint8) for name in ("agentview", "robot0_eye_in_hand")}
     return {"images": pictures, "state": np.zeros(8, np.float32), "instruction": "pick up the black bowl"}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of all safetensors in a folder."""
+    return {name: value for file in sorted(folder.glob("*.safetensors")) for name, value in load_file(file).items()}
 
 
 @dataclass
@@ -60,7 +66,15 @@ class Round:
 
     def saved(self) -> set[str]:
         """Return the names of what the last checkpoint holds of the model."""
-        return {file.name for file in (self.run / "checkpoints/step_000002/model").iterdir()}
+        return {file.name for file in self._model.iterdir()}
+
+    @property
+    def _model(self) -> Path:
+        return self.run / "checkpoints/step_000002/model"
+
+    def learnt(self, part: str) -> float:
+        """Return the largest number in weights of the last checkpoint's adapter whose names have a part that begins as 0."""
+        return max(float(value.abs().max()) for name, value in weights(self._model).items() if part in name)
 
     def manifest(self) -> dict[str, Any]:
         """Return what the run noted of its model."""

@@ -114,6 +114,17 @@ def test_the_order_of_tickets_is_kept_and_units_are_forgotten():
     assert not assembly._units
 
 
+def test_what_was_lost_spoils_its_unit_until_it_is_played_again():
+    assembly = played()
+    assembly.miss([Entry(0, 0, 1, 0, True), None])
+    assembly.record(observation(1.0), action(5), outcome(("..", 0.0)), observation(1.0), 7, [Entry(0, 0, 2, 0, True)])
+    assembly.forget(0, 0)
+    assembly.record(observation(1.0), action(5), outcome(("..", 0.0)), observation(1.0), 7, [Entry(0, 0, 0, 0, True)])
+    assert assembly.whole([0, 1]) == [0, 1]
+    assembly.miss([Entry(1, 0, 1, 1, True)])
+    assert assembly.whole([0, 1]) == [0]
+
+
 def test_rollouts_of_unequal_length_are_padded():
     assembly = Assembly()
     assembly.record(observation(1.0, 5.0), action(1, 2), outcome((".T", 1.0), ("..", 0.0)), observation(2.0, 6.0), 0,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -289,6 +290,19 @@ def test_plugins_lists_what_is_installed_with_its_state(
     assert "no wandb" in lines["listener", "broken"]["state"]
     assert cli.main(["plugins"]) == 0
     assert re.search(r"sim +testsim +rlvla-testsim +0.1.0 +ok", capsys.readouterr().out)
+
+
+def test_notes_of_plugins_are_shown_and_those_of_others_are_not() -> None:
+    code = """
+        import logging
+        from rlvla.cli import options
+
+        options.log_to_stderr()
+        for name in ("rlvla.run", "rlvla_sim_tabletop.scene", "torch"):
+            logging.getLogger(name).info("noted")
+    """
+    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["INFO rlvla.run: noted", "INFO rlvla_sim_tabletop.scene: noted"]
 
 
 # ---- doctor ---------------------------------------------------------------------------------------------------------

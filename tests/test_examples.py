@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rlvla import configs
+from rlvla import cli, configs
 from rlvla.batch import ObservationBatch
 from rlvla.checks import check
 from rlvla.configs import overridden
@@ -71,6 +72,28 @@ def test_a_recipe_of_gr00t_fits_a_checkpoint(file, tmp_path):
     check(config)
     for part in (config.model.name, config.sim.name, config.algo.name, config.scheduler.name, config.run.device):
         assert part in file.stem.split("_"), f"{file.stem} does not name {part}"
+
+
+SEVERAL = [file for ways in ("*-gpus.py", "*-nodes.py") for file in sorted(ROOT.glob(f"examples/{ways}"))]
+
+
+@pytest.mark.parametrize("file", SEVERAL, ids=lambda file: file.stem)
+def test_a_recipe_of_several_gpus_is_planned_on_a_laptop(file, monkeypatch, capsys):
+    """Without GPUs, a cluster or a checkpoint; smaller, as the virtual run takes its time."""
+    for kind, name in zip(("model", "sim"), file.stem.split("_"), strict=False):
+        pytest.importorskip(f"rlvla_{kind}_{name.replace('-', '_')}")
+    monkeypatch.setattr("rlvla.checks.visible_gpus", lambda: 0)
+    monkeypatch.setattr("rlvla.cli.plan.visible_gpus", lambda: 0)
+    monkeypatch.setattr("rlvla.plan._MANY", 0)  # nothing faster is looked for
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    devices = configs.read_file(file)["run"]["devices"]
+    smaller = ["--sim.num-envs", "64", "--run.slots", "32", "--algo.windows-per-step", "64", "--cores", "8"]
+    assert cli.main(["plan", str(file), *smaller]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^assumed: \S+ as it is published, since model\.path: checkpoints/\S+: no such folder here", said)
+    assert f"assumed: {devices} of {devices} GPUs are elsewhere; machines: 1, of 8 cores each" in said
+    assert "controller: on the machine that starts the run" in said
 
 
 def test_the_preset_of_gr00t_and_robotwin_moves_two_arms(tmp_path):
@@ -192,4 +215,6 @@ def test_cells_of_the_benchmark_on_two_gpus_fit(tmp_path, monkeypatch, tiny):
         "fsdp": (2, 2, "process"),
         "disaggregated": (1, 1, "broadcast"),
         "hybrid": (2, 1, "process"),
+        "batched": (1, 1, "process"),
+        "batched-hybrid": (1, 1, "process"),
     }

@@ -62,6 +62,34 @@ def test_forecasts_by_hand():
     assert forecast_of(scheduler="hybrid", stages=2).step_seconds == pytest.approx(10.0 + 3.0)
 
 
+def test_the_controllers_share_and_where_it_lives():
+    """In 15 s 6 chunk steps of slots, with 12 rows."""
+    for runtime, (call, row), lives in (
+        ("local", (0.57e-3, 0.011e-3), "a thread of the process of the run"),
+        ("ray", (1.67e-3, 0.016e-3), "on the machine that starts the run"),
+    ):
+        config = configs.read(recipe(runtime=runtime))
+        found = forecast.forecast(MEASURED, config, check(config))
+        assert found.controller == pytest.approx((6 * call + 12 * row) / 15)
+        assert f"controller: {lives}; busy on {found.controller:.1%} of a core" in plan.text(
+            config, check(config), MEASURED
+        )
+
+
+def test_a_controller_that_is_the_bound_is_said_to_be(monkeypatch):
+    before = forecast_of()
+    monkeypatch.setattr(forecast, "_CONTROLLER_S", {"local": (10.0, 0.0)})
+    found = forecast_of()
+    assert found.controller == pytest.approx(6 * 10 / 15)
+    assert found.bottleneck == "controller"
+    assert found.env_steps_per_second == pytest.approx(before.env_steps_per_second / 4)
+    assert found.busy["gpu"] == pytest.approx(before.busy["gpu"] / 4)
+    config = configs.read(recipe())
+    assert "it is the bound: it would need 4.0 cores and has one, which leaves 0.25" in plan.text(
+        config, check(config), MEASURED
+    )
+
+
 def test_simulators_that_wait_more_than_they_compute_share_a_core():
     """Two slots of 2 s each on one core: one after the other if they fill it, side by side if each takes a quarter."""
     for share, seconds in ((1.0, 3 * (2 + 4) + 3), (0.25, 3 * (2 + 2) + 3)):

@@ -1,14 +1,22 @@
 """The page that a run leaves behind, made from real runs: what went well and what went wrong is on it."""
 
 import html
+import io
 import json
+import os
 import re
+import signal
+import threading
 
 import pytest
+from rich.console import Console
 
 import rlvla
-from rlvla import cli, report
+from rlvla import checkpoint, cli, report
+from rlvla.actors.trainer import TrainerActor
+from rlvla.engine import Engine
 from rlvla.errors import ConfigError, StallError
+from rlvla.listeners.display import DisplayListener
 from rlvla.testing.scheduler import Recorder
 from rlvla.tracing import Span
 
@@ -138,3 +146,27 @@ def test_time_to_a_target_is_that_of_the_first_evaluation_that_reached_it(tmp_pa
     assert "50% step 2, 1:00 min of training, 200 env steps (eval/success)" in words
     assert "95% step 3, 1:30 min of training, 300 env steps (eval/success)" in words
     assert "Under way, or ended without a word: 3 training steps are done." in words
+
+
+def test_a_run_that_sigterm_ends_counts_the_step_that_its_checkpoint_has(tmp_path, monkeypatch):
+    """The training step under way is done when it is saved, and nobody has heard of it."""
+    train, save_after, saving, said = TrainerActor.train, Engine._save_after, threading.Event(), io.StringIO()
+
+    def interrupted(self, tickets, step, of_all=None):
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert saving.wait(60), "nobody heard of it"
+        return train(self, tickets, step, of_all)
+
+    async def saved(self, error):
+        saving.set()
+        await save_after(self, error)
+
+    monkeypatch.setattr(TrainerActor, "train", interrupted)
+    monkeypatch.setattr(Engine, "_save_after", saved)
+    display = DisplayListener(console=Console(file=said, width=200))
+    with build(tmp_path, listeners=[display]) as run, pytest.raises(KeyboardInterrupt):
+        run.train()
+    assert checkpoint.steps(run.directory) == [2]
+    assert "Stopped after 2 training steps:" in text(tmp_path)
+    assert re.search(r"steps +2 of 3", said.getvalue())

@@ -12,6 +12,8 @@ from safetensors.numpy import load_file
 
 import rlvla
 from rlvla import checkpoint
+from rlvla.actors.trainer import TrainerActor
+from rlvla.engine import Engine
 from rlvla.errors import ConfigError, SimulatorError, StallError
 from rlvla.evaluation import episodes_of
 from rlvla.results import wilson
@@ -248,6 +250,29 @@ def test_a_worker_that_hangs_in_an_evaluation_is_a_stall_too(tmp_path):
         run._started(simulators=False)._watch.min_stall_s = 0.5
         with pytest.raises(StallError, match=r"'evaluation: simulate' has waited .* for eval-\d"):
             run.evaluate(episodes=10, num_envs=5)
+
+
+@pytest.mark.parametrize(("saves", "options"), [(1, {}), (2, {"save_every": 1})], ids=["last", "periodic"])
+def test_a_trainer_that_hangs_in_a_save_is_a_stall_that_names_it(tmp_path, monkeypatch, saves, options):
+    save, save_after, released, begun = TrainerActor.save, Engine._save_after, threading.Event(), []
+
+    def hanging(self, folder):
+        begun.append(folder)
+        assert len(begun) != saves or released.wait(60), "nobody noticed"
+        return save(self, folder)
+
+    def releasing(self, error):
+        released.set()
+        return save_after(self, error)
+
+    monkeypatch.setattr(TrainerActor, "save", hanging)
+    monkeypatch.setattr(Engine, "_save_after", releasing)
+    with build(tmp_path, steps=4, **options) as run:
+        watch = run._started()._watch
+        watch.min_stall_s, watch.first_call_s = 1.0, 4.0
+        with pytest.raises(StallError, match=r"'save' has waited .* for trainer"):
+            run.train()
+        assert checkpoint.steps(run.directory), "nothing was saved"
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):

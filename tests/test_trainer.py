@@ -193,6 +193,22 @@ def test_a_step_without_units_is_a_step():
     near(before, weights(actor), 0.0)
 
 
+def test_units_of_which_something_was_lost_are_left_out_and_counted():
+    """The others train as if they were alone; none left is a step without units."""
+    whole, part = trainer(), trainer()
+    wanted = part.train(feed(part, range(1, ROWS)), 0)
+    tickets = feed(whole)
+    whole.miss([Entry(tickets[0], 0, CHUNKS - 1, 0, True), None])
+    found = whole.train(tickets, 0)
+    assert (found.lost, wanted.lost) == (1, 0)
+    assert found.metrics["train/samples"] == wanted.metrics["train/samples"] == (ROWS - 1) * CHUNKS
+    for one, other in zip(whole.model.parameters(), part.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    whole.miss([Entry(ticket, 0, 0, 0, False) for ticket in tickets])
+    found = whole.train(tickets, 1)
+    assert (found.lost, found.version, found.metrics) == (ROWS, 2, {})
+
+
 def test_stale_chunks_keep_their_behaviour_log_probs():
     """#77: with data two versions old, the ratio differs from 1 on the first minibatch."""
     options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "max_staleness": 2, "proximal": "behaviour"}

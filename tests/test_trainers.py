@@ -33,7 +33,7 @@ class Rank:
         )
         return [receipt if method == "train" else self.number, *range(returns)]
 
-    def send(self, method, *arguments, at_once=False):
+    def send(self, method, *arguments, at_once=False, instead=None):
         self.sent.append((method, *arguments))
 
     async def answers(self, seconds):

@@ -46,6 +46,8 @@ class _Played:
 class _Trajectory:
     ticket: int
     chunks: list[tuple[_Played, int]] = field(default_factory=list)
+    whole: bool = True
+    """No chunk of it was lost on its way here."""
 
 
 @dataclass
@@ -117,10 +119,25 @@ class Assembly:
             if entry is None:
                 continue
             trajectory = self._units.setdefault(entry.ticket, {}).setdefault(entry.member, _Trajectory(entry.ticket))
+            if not trajectory.whole:
+                continue
             assert entry.chunk == len(trajectory.chunks), (
                 f"ticket {entry.ticket}: chunk {entry.chunk} came out of order"
             )
             trajectory.chunks.append((played, place))
+
+    def miss(self, entries: Sequence[Entry | None]) -> None:
+        """Note a chunk step that was lost: what it belongs to is not whole until it is forgotten and played again."""
+        for entry in entries:
+            if entry is not None:
+                self._units.setdefault(entry.ticket, {})[entry.member] = _Trajectory(entry.ticket, whole=False)
+
+    def whole(self, tickets: Sequence[int]) -> list[int]:
+        """Return the tickets of units of which nothing was lost, and forget the others."""
+        kept = [ticket for ticket in tickets if all(one.whole for one in self._units[ticket].values())]
+        for ticket in set(tickets).difference(kept):
+            self.forget(ticket)
+        return kept
 
     def forget(self, ticket: int, member: int | None = None) -> None:
         """Drop a unit that is not trained on, or a member that is played again."""

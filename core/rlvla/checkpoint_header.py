@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -118,6 +118,42 @@ def _at(data: Any, path: str) -> Any:
     for name in path.split("."):
         data = data.get(name, _NOTHING) if isinstance(data, Mapping) else _NOTHING
     return data
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions of a language model, as newer ``text_config``s say them."""
+
+    rope_theta: Positive | None = None
+
+
+def text_shape(kind: type[T], text: Any) -> T:
+    """Return a language model's sizes, of what its ``text_config`` says.
+
+    Args:
+        kind: a dataclass of sizes, with ``rope_theta``.
+        text: has its fields, and ``rope_parameters``.
+    """
+    sizes = {one.name: getattr(text, one.name) for one in fields(kind)}  # type: ignore[arg-type]
+    rope = text.rope_parameters or Rope()
+    return kind(**{**sizes, "rope_theta": rope.rope_theta or text.rope_theta})
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What rlvla adds to a ``config.json``: where weights are from that are not in the folder."""
+
+    rlvla_random: Annotated[int, Ge(0)] | None = None
+    rlvla_base: str | None = None
+    rlvla_base_files: dict[str, str] | None = None
+
+    def origin(self) -> dict[str, Any]:
+        """Return it as fields of a :class:`CheckpointHeader`."""
+        return {
+            "random_seed": self.rlvla_random,
+            "base_name": self.rlvla_base,
+            "base_files": self.rlvla_base_files,
+        }
 
 
 @dataclass(frozen=True)

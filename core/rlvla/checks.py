@@ -34,6 +34,8 @@ class Specs:
     placement: Placement = _ONE_DEVICE
     transport: str = "reference"
     """Of weights to generators."""
+    elsewhere: bool = False
+    """Its GPUs need not be here: it is planned, or a cluster is joined."""
 
     @property
     def max_chunks(self) -> int:
@@ -53,8 +55,12 @@ class Specs:
         return self.max_chunks if self.algo.unit == "group" else 1
 
 
-def check(config: RunConfig) -> Specs:
+def check(config: RunConfig, elsewhere: bool = False) -> Specs:
     """Return the specs of a run whose parts fit.
+
+    Args:
+        config: of the run.
+        elsewhere: it is not to run here, so its GPUs need not be here.
 
     Raises:
         ConfigError: with every reason why they do not.
@@ -83,7 +89,8 @@ def check(config: RunConfig) -> Specs:
     problems += _simulation(config, sim)
     units_per_step = algo.units_per_step or max(1, num_envs // algo.group_size)
     try:
-        placed = _placed(config, sim, scheduler)
+        elsewhere = elsewhere or cluster_address() is not None
+        placed = _placed(config, sim, scheduler, elsewhere)
         problems += _ranks(config, algo, units_per_step, placed.ranks)
         way = placement.transport(
             placed, ray=config.run.runtime == "ray", gpus=on_gpus(config), chosen=config.run.transport
@@ -121,6 +128,7 @@ def check(config: RunConfig) -> Specs:
         units_per_step=units_per_step,
         placement=placed,
         transport=way,
+        elsewhere=elsewhere,
     )
     if config.eval.weights == "ema" and config.train.ema_decay is None:
         problems.append("eval.weights: got 'ema', but train.ema_decay is not set: no running average is kept")
@@ -322,23 +330,23 @@ def on_gpus(config: RunConfig) -> bool:
     )
 
 
-def _placed(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec) -> Placement:
+def _placed(config: RunConfig, sim: SimulatorSpec, scheduler: SchedulerSpec, elsewhere: bool) -> Placement:
     """Return who lives where.
 
     Raises:
         ConfigError: there are not so many devices, or they are not to be shared like that.
     """
     options, gpus = config.run, on_gpus(config)
-    joined, there = cluster_address() is not None, visible_gpus()
+    there = visible_gpus()
     devices = options.devices or 1
-    if options.runtime == "ray" and gpus and not joined:
+    if options.runtime == "ray" and gpus and not elsewhere:
         devices = options.devices or max(1, there)
         if devices > there:
             raise ConfigError(
                 f"run.devices: got {devices}, but this machine has {there} GPUs that may be used: lower it, look at "
                 "CUDA_VISIBLE_DEVICES, or join a cluster (RAY_ADDRESS)"
             )
-    elif options.runtime == "ray" and joined and options.device == "auto":
+    elif options.runtime == "ray" and elsewhere and options.device == "auto":
         raise ConfigError(
             "run.device: got 'auto', wanted 'cuda' or 'cpu': what the machines have that RAY_ADDRESS names is not known here"
         )

@@ -305,7 +305,6 @@ class Engine:
         self._idle.clear()
         try:
             await self._watched(self._run(until))
-            await self.save(live=True)
         except BaseException as error:
             self.graph.abandon()
             await self._save_after(error)
@@ -315,9 +314,10 @@ class Engine:
             self._idle.set()
 
     async def _run(self, until: int) -> None:
-        """Let the scheduler run, and evaluations beside it; whichever fails ends both."""
+        """Let the scheduler run, and evaluations beside it, whichever fails ends both; then save."""
         async with asyncio.TaskGroup() as self._beside:
             await self._scheduler.run(self.graph, until)
+        await self.save(live=True)
 
     async def _watched(self, running: Coroutine[Any, Any, T]) -> T:
         """Run beside the stall detector; whichever fails first ends both."""
@@ -415,7 +415,8 @@ class Engine:
     async def _pinned(self, config: EvalConfig) -> tuple[int, Any]:
         """Return the version of the trainer's present weights, and a reference to a copy of them."""
         way = "reference" if self.specs.transport == "reference" else "store"
-        made, weights = await self.trainer.call("publish", config.weights, way, returns=1)
+        publishing = self.trainer.call("publish", config.weights, way, returns=1)
+        made, weights = await self._watch("publish", publishing, self.trainer.name)
         return made.version, weights
 
     async def _evaluate_beside(self, config: EvalConfig, step: int, version: int, weights: Any) -> EvalResults:
@@ -425,7 +426,7 @@ class Engine:
             (self._second_generator,) = await asyncio.to_thread(start)
         generator = self._second_generator
         pinned = partial(generator.call, "offer", weights, version)
-        await surviving(generator, pinned, lambda: None)
+        await self._watch("publish", surviving(generator, pinned, lambda: None), generator.name)
 
         def heard(done: Callable[[], float]) -> None:
             if self.graph.steps_done >= self.graph.until:  # else a display shows what training does
@@ -458,7 +459,9 @@ class Engine:
 
     async def _save(self, live: bool) -> Path:
         began = time.monotonic_ns()
-        (version,) = await self.trainer.call("settled")  # an aborted run's last training step may just end
+        trainer = self.trainer.name
+        # an aborted run's last training step may just end
+        (version,) = await self._watch("settle", self.trainer.call("settled"), trainer)
         state = self.graph.state(version)
         live = live and bool(self._slots)  # a resumed run that only evaluated has left its episodes where they are
         numbers_place = checkpoint.path_of(self.directory, state["steps_done"])
@@ -466,12 +469,12 @@ class Engine:
             return numbers_place  # of the same weights, and with the live episodes: what an abort can save is less
         with checkpoint.Writer(numbers_place) as writer:
             write_file(writer.folder / "config.yaml", self.config)
-            (trainer,) = await self.trainer.call("save", writer.folder.absolute())
+            (written,) = await self._watch("save", self.trainer.call("save", writer.folder.absolute()), trainer)
             episodes = await self._live_episodes() if live and self.specs.sim.restorable else {}
             state["live"] = [number in episodes for number in range(self.specs.num_envs)]
             if episodes:
                 checkpoint.write_episodes(writer.folder, episodes)
-            writer.commit({"graph": state, "trainer": trainer})
+            writer.commit({"graph": state, "trainer": written})
         self.graph.meter.times.worked("controller", "save", began, (time.monotonic_ns() - began) / 1e9, version=version)
         checkpoint.prune(self.directory, self.config.run.keep_last, self._pinned_step)
         self._hooks.call("on_checkpoint", step=state["steps_done"], path=numbers_place)
@@ -483,7 +486,7 @@ class Engine:
             places = [place for place, row in enumerate(slot.rows) if row.live]
             if places:
                 try:
-                    (states,) = await slot.actor.call("save", places)
+                    (states,) = await self._watch("save", slot.actor.call("save", places), slot.actor.name)
                 except WorkerDied as error:
                     await self.graph.replace(slot, error)
                     continue

@@ -73,6 +73,10 @@ class WorkerDied(SimulatorError):
     """An earlier error told of the same death."""
 
 
+class PayloadLost(SimulatorError):
+    """What a call was given is gone, with the machine or the process that held it; the call was not made."""
+
+
 class TransportError(RlvlaError):
     """Weights that did not come by the way that was chosen for them."""
 

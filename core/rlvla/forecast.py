@@ -21,6 +21,9 @@ COUNTED = 6
 less and less is played."""
 _WORTH_SAYING = 1.05
 """A change is named if it makes a run this many times as fast."""
+_CONTROLLER_S = {"local": (0.57e-3, 0.011e-3), "ray": (1.67e-3, 0.016e-3)}
+"""Of the controller's core for each chunk step of a slot, and for each of its rows: lines through what slots of 4 to 32 (local) and of
+16 and 32 (Ray, whose windows belong to one rank) took on a 2-core x86-64 CPU (``benchmarks/results/virtual_scaling.md``)."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,13 @@ class Forecast:
     """Of a training step."""
     busy: dict[str, float]
     """Device to the share of the time in which it works."""
+    controller: float = 0.0
+    """Cores that the controller, which has one, would be busy on if nothing waited for it. Above 1 it is the bound."""
 
     @property
     def bottleneck(self) -> str:
-        return max(self.busy, key=lambda name: self.busy[name])
+        shares = {**self.busy, "controller": self.controller}
+        return max(shares, key=lambda name: shares[name])
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ def forecast(
 ) -> Forecast:
     """Return what a run will do on the machine of a profile, or on several like it.
 
-    What ranks take to add gradients up, and what the controller and the network take, is left out.
+    What ranks take to add gradients up, and what the network takes, is left out. The controller's calls are too, but as many of them
+    as it cannot make in time slow the run down.
 
     Args:
         profile: latencies.
@@ -76,12 +83,17 @@ def forecast(
     rate = horizon * len(counted) * specs.units_per_step * _chunks_of_unit(specs) / seconds
     device_bound = horizon * played.metrics[-1]["env_steps"] / busiest
     schedule_bound = rate / counted[-1].get("time/run_overlap_efficiency", 1.0)
+    sizes = slots or specs.slots
+    call, row = _CONTROLLER_S[config.run.runtime]
+    controller = rate / horizon * (len(sizes) * call / sum(sizes) + row)
+    slowed = max(1.0, controller)
     return Forecast(
-        env_steps_per_second=rate,
+        env_steps_per_second=rate / slowed,
         device_bound=max(rate, device_bound),  # of all steps, also of those that are not counted
         schedule_bound=max(rate, min(schedule_bound, device_bound)),
-        step_seconds=seconds / len(counted),
-        busy={name: one / played.seconds for name, one in played.devices.items() if one},
+        step_seconds=slowed * seconds / len(counted),
+        busy={name: one / played.seconds / slowed for name, one in played.devices.items() if one},
+        controller=controller,
     )
 
 
@@ -195,8 +207,8 @@ def changes(profile: Profile, config: RunConfig, specs: Specs, machines: int = 1
         if name == config.scheduler.name:
             continue
         try:
-            other = configs.read(configs.overridden(config.to_dict(), {"scheduler": {"use": name}}))
-            other_specs = check(other)
+            other = replace(config, scheduler=configs.read_choice("scheduler", {"use": name}))
+            other_specs = check(other, specs.elsewhere)
         except ConfigError:
             continue
         speed = forecast(profile, other, other_specs, machines=machines).env_steps_per_second

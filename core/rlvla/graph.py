@@ -266,6 +266,9 @@ class Graph:
         assert found <= bound, f"step {self.steps_done} trained on chunks {found} versions old, admitted up to {bound}"
         if self._training:
             self.feed.trained(self._training)
+        if receipt.lost:
+            log.warning("step %d left out %d units, lost with a machine", self.steps_done + 1, receipt.lost)
+            self.meter.lost += receipt.lost
         spent = receipt.began_ns, receipt.seconds
         self.meter.times.worked(self._trainer.name, "train", *spent, version=receipt.version, rows=len(self._training))
         metrics = self.meter.finish_step(receipt, loop.time(), len(self._training))
@@ -429,7 +432,8 @@ class Graph:
 
     def played(self, slot: Slot, before: Any, outcome: Any, after: Any, entries: Sequence[Entry]) -> None:
         """Forward a chunk step to the trainer."""
-        self._trainer.send("record", before, slot.action, outcome, after, slot.version, entries)
+        chunk = before, slot.action, outcome, after, slot.version, entries
+        self._trainer.send("record", *chunk, instead=("miss", (entries,)))
         version, versions = slot.version, self._versions
         for entry in entries:
             known = versions.get(entry.ticket)

@@ -48,6 +48,8 @@ class Layers:
     """Of vision towers and projector."""
     further: Mapping[str, int] = field(default_factory=dict)
     """Such as get one only by name."""
+    absent: frozenset[str] = frozenset()
+    """Names of published target lists for which no layer is here."""
 
     def sizes(self, vision: bool) -> dict[str, int]:
         """Return those that may get one, with the vision tower's or without."""
@@ -66,7 +68,7 @@ def size(config: Options, adapter: AdapterHeader | None) -> tuple[int, float]:
 def names(config: Options, adapter: AdapterHeader | None, layers: Layers) -> tuple[str, ...] | None:
     """Return last parts of the names of layers that get adapters; None: the layers that the checkpoint's adapter has."""
     if config.lora_targets is not None:
-        return config.lora_targets
+        return tuple(name for name in config.lora_targets if name not in layers.absent)
     if adapter is not None:
         return None
     return tuple(dict.fromkeys([*layers.language, *(layers.vision if config.tune_vision else ())]))
@@ -89,7 +91,7 @@ def misfits(config: Options, adapter: AdapterHeader | None, layers: Layers, with
         ]
     problems = _targets(config, layers, without)
     if adapter is not None:
-        problems += _unlike(config, adapter)
+        problems += _unlike(config, adapter, layers)
     sizes, (rank, _) = layers.sizes(config.tune_vision), size(config, adapter)
     chosen = [name for name in names(config, adapter, layers) or () if name in sizes]
     if chosen and rank > sizes[smallest := min(chosen, key=lambda name: sizes[name])]:
@@ -107,12 +109,13 @@ def _targets(config: Options, layers: Layers, without: str) -> list[str]:
         return []
     if not targets:
         return [f"model.lora_targets: empty; name layers, or set model.tune to {without!r}"]
-    if unknown := [name for name in targets if name not in sizes]:
-        hint = " (layers of the vision tower and the projector need model.tune_vision)"
-        return [
-            f"model.lora_targets: got {', '.join(unknown)}, wanted some of {', '.join(sorted(sizes))}"
-            f"{'' if config.tune_vision else hint}"
-        ]
+    if unknown := [
+        name for name in targets if name not in sizes and (name not in layers.absent or not {*targets} & {*sizes})
+    ]:
+        hint = "" if config.tune_vision else " (layers of the vision tower and the projector need model.tune_vision)"
+        if "all-linear" in unknown:
+            hint = "; without lora_targets, and with model.tune_vision, all linear layers get adapters"
+        return [f"model.lora_targets: got {', '.join(unknown)}, wanted some of {', '.join(sorted(sizes))}{hint}"]
     if config.tune_vision and not {*targets} & {*layers.vision}:
         return [
             f"model.tune_vision: got True, but model.lora_targets {targets} names no layer of the vision tower or the projector: "
@@ -121,7 +124,7 @@ def _targets(config: Options, layers: Layers, without: str) -> list[str]:
     return []
 
 
-def _unlike(config: Options, adapter: AdapterHeader) -> list[str]:
+def _unlike(config: Options, adapter: AdapterHeader, layers: Layers) -> list[str]:
     """Return which options say otherwise than the adapter."""
     rank, alpha = size(config, adapter)
     problems = [
@@ -130,7 +133,7 @@ def _unlike(config: Options, adapter: AdapterHeader) -> list[str]:
         if got != there
     ]
     there = sorted({name.rpartition(".")[2] for name in adapter.layers})
-    if config.lora_targets is not None and there and sorted({*config.lora_targets}) != there:
+    if config.lora_targets is not None and there and sorted({*config.lora_targets} - layers.absent) != there:
         problems.append(
             f"model.lora_targets: got {', '.join(config.lora_targets)}, the adapter in {adapter.folder} is of "
             f"{', '.join(there)}: leave the option out"

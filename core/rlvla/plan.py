@@ -50,7 +50,9 @@ def text(config: RunConfig, specs: Specs, measured: Profile | None, machines: in
     if specs.algo.unit == "demonstration":
         return "\n".join([*lines, "time: nothing is rolled out; see the first steps"])
     if measured is None:
-        return "\n".join([*lines, "time: unknown; measure with `rlvla profile`, then give --profile FILE"])
+        return "\n".join(
+            [*lines, _controller(None, config), "time: unknown; measure with `rlvla profile`, then give --profile FILE"]
+        )
     lines += [f"latencies: {measured.machine}", *_time(measured, config, specs, 0, machines)]
     lines.append(_memory_by_device(measured, specs))
     if forecast.chunk_steps(specs) > _MANY:
@@ -125,7 +127,22 @@ def _time(measured: Profile, config: RunConfig, specs: Specs, done: int, machine
         f"with episodes of full length, {left_out} apart",
         f"{found.env_steps_per_second:.3g} env steps/s; at most {found.schedule_bound:.3g} under this schedule, "
         f"{found.device_bound:.3g} on these devices; busy: {_busy(found)}",
+        _controller(found, config),
     ]
+
+
+def _controller(found: forecast.Forecast | None, config: RunConfig) -> str:
+    """Return where the controller lives and, where a forecast tells, how much of its one core it takes."""
+    ray = config.run.runtime == "ray"
+    lives = f"controller: {'on the machine that starts the run' if ray else 'a thread of the process of the run'}"
+    if found is None:
+        return lives
+    if found.controller <= 1:
+        return f"{lives}; busy on {found.controller:.1%} of a core, by what calls take on another CPU"
+    return (
+        f"{lives}; it is the bound: it would need {found.controller:.1f} cores and has one, which leaves "
+        f"{1 / found.controller:.2f} of what the devices could do. Fewer and larger slots (run.slots) are fewer calls"
+    )
 
 
 def _weights_gib(parameters: int, trainable: int) -> float:

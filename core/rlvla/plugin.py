@@ -49,6 +49,9 @@ class Plugin(Generic[C, T]):
     describe: Callable[[C], Any]
     """Config to spec (:mod:`rlvla.specs`), from light code and JSON headers. Raises ``ConfigError`` for settings that
     cannot work."""
+    assume: Callable[[C], Any] | None = None
+    """Models only: config to the spec of a checkpoint as it is published, for plans where the one that it names is not here; the
+    function returns None where it is. None: there is nothing to assume."""
     listener: str | None = None
     """Module of hook implementations that listen when this plugin is chosen."""
     doctor: str | None = None
@@ -162,6 +165,12 @@ def find_by_config(kind: Kind, config: object) -> Plugin[Any, Any]:
 def names(kind: Kind) -> set[str]:
     """Return the names that installed distributions register; nothing is imported."""
     return {entry.name for entry in metadata.entry_points(group=GROUPS[kind])}
+
+
+def loggers() -> set[str]:
+    """Return the names of rlvla's logger and of each plugin's package."""
+    entries = (entry for group in GROUPS.values() for entry in metadata.entry_points(group=group))
+    return {"rlvla", *(entry.module.partition(".")[0] for entry in entries)}
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,8 @@ class TrainReceipt:
     """Samples that lay 0, 1, 2, ... versions behind."""
     memory: dict[str, float] = field(default_factory=dict)
     """Peaks of the trainer's process, by the names of their metrics."""
+    lost: int = 0
+    """Units that it left out: a chunk of theirs was lost with the machine that held it."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from rlvla import timeline
+from rlvla import checkpoint, timeline
 from rlvla.errors import ConfigError
 from rlvla.listeners.jsonl import EVALUATION, HISTOGRAMS
 from rlvla.listeners.jsonl import FILE as METRICS
@@ -47,6 +47,8 @@ class Facts:
     """Lines of ``metrics.jsonl``: one for each training step."""
     evaluations: list[dict[str, Any]]
     spans: list[Span]
+    saved: int = 0
+    """Step of the newest checkpoint: an abort may cut off a step in it from its metrics."""
 
 
 def write(directory: Path) -> Path:
@@ -81,6 +83,7 @@ def gather(directory: Path) -> Facts:
         steps=[line for line in lines if EVALUATION not in line],
         evaluations=[line for line in lines if EVALUATION in line],
         spans=read(directory),
+        saved=max(checkpoint.steps(directory), default=0),
     )
 
 
@@ -107,7 +110,7 @@ def page(facts: Facts) -> str:
 
 def _end(facts: Facts) -> str:
     ended = facts.manifest.get("ended")
-    done = facts.steps[-1]["step"] if facts.steps else 0
+    done = max(facts.steps[-1]["step"] if facts.steps else 0, facts.saved)
     if ended is None:
         return f"<p>Under way, or ended without a word: {done} training steps are done.</p>"
     if ended["error"] is None:

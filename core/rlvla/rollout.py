@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rlvla.assembly import Entry
-from rlvla.errors import WorkerDied
+from rlvla.errors import PayloadLost, WorkerDied
 from rlvla.receipts import Ended, GenerateReceipt, SlotReceipt, StepReceipt
 from rlvla.runtimes import Handle
 from rlvla.specs import Start
@@ -180,6 +180,25 @@ class Rollout:
 
     async def generate(self, slots: Sequence[Slot], generator: Handle) -> GenerateReceipt:
         """Choose a chunk for the working rows of these slots, in one batch of a generator."""
+        for left in reversed(range(MAX_RESTARTS + 1)):
+            try:
+                return await self._generate(slots, generator)
+            except PayloadLost as error:
+                if not left:
+                    raise
+                log.warning("%s; its slots are looked at once more", error)
+                await asyncio.gather(*map(self._observe, slots))
+        raise AssertionError("the last try raises or returns")
+
+    async def _observe(self, slot: Slot) -> None:
+        """Get a slot's observation again, or new ones where its machine is gone."""
+        try:
+            _, slot.observation = await slot.actor.call("observe", returns=1)
+        except WorkerDied as error:
+            await self.replace(slot, error)
+            await self._begin(slot)
+
+    async def _generate(self, slots: Sequence[Slot], generator: Handle) -> GenerateReceipt:
         for slot in slots:
             slot.active = slot.working()
         work = [[one for place in slot.active if (one := slot.rows[place].work) is not None] for slot in slots]
@@ -204,7 +223,7 @@ class Rollout:
         given_up = [place for place in slot.active if (one := slot.rows[place].work) is not None and one.gives_up]
         try:
             receipt, after, outcome = await slot.actor.call("step", slot.action, slot.active, given_up, returns=2)
-        except WorkerDied as error:
+        except (WorkerDied, PayloadLost) as error:  # lost: what a generator chose, on a machine that is gone
             return await self.replace(slot, error)
         slot.observation, slot.restarts = after, 0
         self._sink.worked(slot.actor.name, "simulate", receipt, [slot], len(slot.active))
@@ -226,7 +245,7 @@ class Rollout:
         for work, end in done:
             self._sink.finished(work, end)
 
-    async def replace(self, slot: Slot, error: WorkerDied) -> None:
+    async def replace(self, slot: Slot, error: WorkerDied | PayloadLost) -> None:
         """Start a dead worker again; its rows play their work from the start."""
         slot.restarts += 1
         log.warning("%s; it is started again, and its rows play their work from the start", error)

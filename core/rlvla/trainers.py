@@ -15,7 +15,7 @@ from typing import Any
 from rlvla.assembly import Entry
 from rlvla.errors import RlvlaError, WorkerDied
 from rlvla.receipts import TrainReceipt
-from rlvla.runtimes import Handle
+from rlvla.runtimes import Call, Handle
 
 BEAT_S = 5.0
 """Seconds between two looks at ranks that others wait for."""
@@ -126,7 +126,7 @@ class TrainerGroup:
         answers = await asyncio.gather(*(self.ranks[number].answers(SILENT_S) for number in numbers))
         return next((number for number, answer in zip(numbers, answers, strict=True) if not answer), None)
 
-    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False, instead: Call | None = None) -> None:
         """Record a chunk step at the ranks that its units belong to, or forget a unit."""
         if self._broken is not None:
             return
@@ -135,7 +135,7 @@ class TrainerGroup:
             self._record(payload, entries)
         else:
             ticket = arguments[0]
-            self.ranks[self._rank_of(ticket)].send(method, *arguments, at_once=at_once)
+            self.ranks[self._rank_of(ticket)].send(method, *arguments, at_once=at_once, instead=instead)
 
     def _record(self, payload: Sequence[Any], entries: Sequence[Entry]) -> None:
         shares: dict[int, list[Entry | None]] = {}
@@ -145,7 +145,7 @@ class TrainerGroup:
         for place, entry in enumerate(entries):
             shares.setdefault(self._rank_of(entry.ticket), [None] * len(entries))[place] = entry
         for number, share in shares.items():
-            self.ranks[number].send("record", *payload, share)
+            self.ranks[number].send("record", *payload, share, instead=("miss", (share,)))
 
     async def answers(self, seconds: float) -> bool:
         """Say whether all ranks' processes answer in time."""
@@ -176,5 +176,6 @@ def _together(receipts: Sequence[TrainReceipt]) -> TrainReceipt:
         seconds=max(one.seconds for one in receipts),
         began_ns=began,
         cpu_seconds=sum(one.cpu_seconds for one in receipts),
+        lost=sum(one.lost for one in receipts),
         memory={name: max(one.memory.get(name, 0.0) for one in receipts) for name in sorted(names)},
     )

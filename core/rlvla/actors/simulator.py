@@ -81,6 +81,11 @@ class SimulatorActor:
         observation = self._show(rows, self._runner.reset(rows, seeds, starts))
         return CallReceipt(began, (time.monotonic_ns() - began) / 1e9, self._runner.cpu_seconds), observation
 
+    def observe(self) -> tuple[None, ObservationBatch]:
+        """Return the present observation of all rows once more."""
+        assert self._observation is not None, "observed before a first reset"
+        return None, self._observation
+
     def prepare(self, tasks: Sequence[int]) -> None:
         """Build tasks that rows will soon change to, while their next chunk is chosen."""
         self._runner.prepare(tasks)

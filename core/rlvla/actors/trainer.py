@@ -96,6 +96,10 @@ class TrainerActor:
         """Keep one chunk step of a slot; None: a row whose unit is another rank's."""
         self._assembly.record(before, action, outcome, after, version, entries)
 
+    def miss(self, entries: Sequence[Entry | None]) -> None:
+        """Hear of a chunk step that was lost on its way here: units that it belongs to are left out, unless played again."""
+        self._assembly.miss(entries)
+
     def forget(self, ticket: int, member: int | None = None) -> None:
         """Drop what was recorded of a unit, or of one member."""
         self._assembly.forget(ticket, member)
@@ -126,7 +130,7 @@ class TrainerActor:
         """Do training step ``step`` (from 0) on these units; the version goes up by one.
 
         Args:
-            tickets: of this rank's units.
+            tickets: of this rank's units; those of which something was lost are left out.
             step: its number.
             of_all: units of all ranks; None: this one is alone.
 
@@ -138,9 +142,11 @@ class TrainerActor:
         began, cpu = time.monotonic_ns(), time.process_time()
         metrics: dict[str, float] = {}
         lags: tuple[int, ...] = ()
-        if (len(tickets) if of_all is None else of_all) or self.algorithm.spec.unit == "demonstration":
+        whole = self._assembly.whole(tickets)
+        has_units = (len(tickets) if of_all is None else of_all) and ranks.largest(len(whole))
+        if has_units or self.algorithm.spec.unit == "demonstration":
             with self._weights.here(write=True):
-                metrics, lags = self._step(tickets, step)
+                metrics, lags = self._step(whole, step)
         self.version += 1
         return TrainReceipt(
             version=self.version,
@@ -149,6 +155,7 @@ class TrainerActor:
             began_ns=began,
             cpu_seconds=time.process_time() - cpu,
             lags=lags,
+            lost=len(tickets) - len(whole),
             memory=memory.peaks(),
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlvla import configs, flags
 from rlvla.errors import ConfigError
-from rlvla.plugin import GROUPS, find, names
+from rlvla.plugin import GROUPS, find, loggers, names
 
 
 def plugin_help(source: Mapping[str, Any], words: Sequence[str]) -> str:
@@ -107,8 +107,9 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def log_to_stderr() -> None:
-    """Show rlvla's notes and everybody's warnings."""
+    """Show notes of rlvla and its plugins, and everybody's warnings."""
     handler = _Stderr()
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
-    logging.getLogger("rlvla").setLevel(logging.INFO)
+    for name in loggers():
+        logging.getLogger(name).setLevel(logging.INFO)

@@ -40,6 +40,8 @@ class DisplayListener:
         self._first: Progress | None = None
         self._evaluation: tuple[int, EvalResults] | None = None
         self._checkpoint: Path | None = None
+        self._done = 0
+        """Training steps: a step that an abort cut off from its metrics may be in the last checkpoint."""
         self._video: Path | None = None
         self._started = 0.0
         self._last_line = -math.inf
@@ -76,8 +78,8 @@ class DisplayListener:
         self._say(f"step {step}: evaluation: {results}")
 
     @hookimpl
-    def on_checkpoint(self, path: Path) -> None:
-        self._checkpoint = path
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        self._checkpoint, self._done = path, step
 
     @hookimpl
     def on_video(self, path: Path) -> None:
@@ -135,7 +137,7 @@ class DisplayListener:
         if self._evaluation is not None:
             rows["last evaluation"] = f"{self._evaluation[1]}, at step {self._evaluation[0]}"
         if now is not None and self._first is not None:
-            rows["steps"] = f"{now.step} of {now.steps}"
+            rows["steps"] = f"{max(now.step, self._done)} of {now.steps}"
             made = now.env_steps - self._first.env_steps
             rows["throughput"] = f"{made / max(elapsed, 1e-9):,.0f} useful env steps/s ({made:,} in this run)"
         rows["time"] = duration(elapsed)

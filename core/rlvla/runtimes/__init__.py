@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from rlvla import preflight, versions
 from rlvla.checks import Specs, measured_on, on_gpus
 from rlvla.configs import RunConfig
+
+Call = tuple[str, Sequence[Any]]
+"""Method and arguments."""
 
 
 class Handle(Protocol):
@@ -26,15 +29,21 @@ class Handle(Protocol):
 
         Returns:
             The receipt, then one reference for each payload: the payload itself here, a ticket for it on a cluster.
+
+        Raises:
+            WorkerDied: its process has ended.
+            PayloadLost: a reference among the arguments leads nowhere any more.
+            SimulatorError: no machine has room for the process that is to take a dead one's place.
         """
 
-    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False, instead: Call | None = None) -> None:
         """Call a method without waiting; an error shows at the next waited call.
 
         Args:
             method: of the actor.
             arguments: as of :meth:`call`.
             at_once: it leaves now. Else it may wait for others that are sent, and leaves before any later call does.
+            instead: what is called where references among the arguments lead nowhere any more; None: that is an error.
         """
 
     async def answers(self, seconds: float) -> bool:

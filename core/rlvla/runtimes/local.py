@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from rlvla.runtimes import Handle
+from rlvla.runtimes import Call, Handle
 
 
 class LocalHandle:
@@ -27,7 +27,7 @@ class LocalHandle:
         self._raise_of_sent()
         return parts_of(result, returns, f"{self.name}.{method}")
 
-    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False, instead: Call | None = None) -> None:
         self._sent.append(self._thread.submit(getattr(self.actor, method), *arguments))
 
     def _raise_of_sent(self) -> None:

@@ -17,13 +17,13 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from rlvla.devices import cluster_address, usable_cores
-from rlvla.errors import ConfigError, SimulatorError, WorkerDied
-from rlvla.runtimes import Handle, cluster
+from rlvla.errors import ConfigError, PayloadLost, SimulatorError, WorkerDied
+from rlvla.runtimes import Call, Handle, cluster
 from rlvla.runtimes.local import parts_of
 
 if cluster_address() is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
@@ -36,6 +36,7 @@ try:
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
 
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 _ray: Any = ray
 """Without its types, which it has in part."""
@@ -44,10 +45,13 @@ _CALLS = 100_000
 _SHARE = 0.05
 """Of a GPU, that a worker asks for: the whole of it is reserved, and its workers share it as the placement says."""
 _RESERVE_S = 30.0
+"""Until GPUs are there: at the start, and where a machine was lost, in another one's place."""
+_LOOK_S = 0.5
+"""Between two looks at what is reserved."""
 _TOGETHER = 8
 """Calls that nobody waits for, in one call of Ray: so many at most wait to be sent, and keep what they refer to."""
-_Call = tuple[str, Sequence[Any]]
-"""Method and arguments."""
+_Sent = tuple[str, Sequence[Any], Call | None]
+"""Method, arguments, and what is called where what they refer to is lost."""
 
 
 def _reference(number: int) -> Any:
@@ -145,33 +149,35 @@ class _Host:
         name, number, sent = _Unpacker(packed, fetched).load()
         await (await self._submitted(name, number, sent, None))
 
-    async def _submitted(
-        self, name: str, number: int, sent: Sequence[_Call], call: _Call | None
-    ) -> asyncio.Future[Any]:
+    async def _submitted(self, name: str, number: int, sent: Sequence[Call], call: Call | None) -> asyncio.Future[Any]:
         """Put calls in their actor's queue, when it is their turn."""
         await self._turn(name, number)
         called = asyncio.get_running_loop().run_in_executor(self._threads[name], self._run, name, sent, call)
         self._passed(name)
         return called
 
-    async def skip(self, name: str, number: int, why: str) -> bool:
-        """Hear that a call failed. Ray does not make one whose arguments are lost: others must not wait for it.
+    async def came(self, name: str, number: int) -> bool:
+        """Say whether a call of an actor has come: one that failed without was given what is lost."""
+        return number < self._next[name]
+
+    async def reached(self, *fetched: Any) -> None:
+        """Be called where what the arguments refer to can be had."""
+
+    async def skip(self, packed: bytes, *fetched: Any) -> None:
+        """Take the place of a call that Ray does not make, since its arguments are lost: others must not wait for it.
 
         Args:
-            name: of the actor.
-            number: of the call.
-            why: said by the next call that is waited for; empty: the caller says it.
-
-        Returns:
-            Whether it never came. Else it failed by itself.
+            packed: name of the actor, number of the call, what of it nobody waits for, as :meth:`send` takes it, and what the
+                next call that is waited for says; empty: the caller says it.
+            fetched: what references among the arguments refer to.
         """
+        name, number, sent, why = _Unpacker(packed, fetched).load()
         if number < self._next[name]:
-            return False
+            return  # it came, and failed by itself
         await self._turn(name, number)
         if why:
-            self._failed.setdefault(name, SimulatorError(why))
-        self._passed(name)
-        return True
+            self._failed.setdefault(name, PayloadLost(why))
+        await (await self._submitted(name, number, sent, None))
 
     async def _turn(self, name: str, number: int) -> None:
         """Wait until all calls of an actor before this one have come."""
@@ -186,7 +192,7 @@ class _Host:
         if (next_one := self._early.get((name, self._next[name]))) is not None:
             next_one.set_result(None)
 
-    def _run(self, name: str, sent: Sequence[_Call], call: _Call | None) -> Any:
+    def _run(self, name: str, sent: Sequence[Call], call: Call | None) -> Any:
         """Call methods in the actor's own thread, where it was made; what failed before ends the one that is waited for."""
         for method, arguments in sent:
             try:
@@ -225,10 +231,16 @@ class _Host:
 class _Place:
     """The Ray worker that some actors live in, or the one after it."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], Any]], replaceable: bool, where: Mapping[str, Any]) -> None:
+    def __init__(
+        self, makers: Mapping[str, Callable[[], Any]], replaceable: bool, where: Mapping[str, Any], group: Any
+    ) -> None:
         self._makers = dict(makers)
         self._replaceable = replaceable
         self._where = dict(where)
+        self._group = group
+        """Of the devices that are reserved, if they are."""
+        self._stands = True
+        """Its worker has a machine."""
         self.life = 0
         """How many workers have died."""
         self.host: Any = None
@@ -254,7 +266,27 @@ class _Place:
         """Hear from one of the actors that its worker has died; the first one starts the next worker."""
         if self._replaceable and life == self.life:
             self.life += 1
+            self._stands = self._group is None  # where nothing is reserved, a worker fits anywhere
             self._start()
+
+    async def stand(self) -> None:
+        """Wait until a worker in a dead one's place has a machine: Ray reserves another GPU for one that is gone with its machine.
+
+        Raises:
+            SimulatorError: none is free in time.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + _RESERVE_S
+        while not self._stands:
+            self._stands = (await asyncio.to_thread(ray.util.placement_group_table, self._group))["state"] == "CREATED"
+            if not self._stands and loop.time() > ends:
+                raise SimulatorError(
+                    f"{', '.join(self._makers)}: lost with a machine, and for {_RESERVE_S:g} s no other has had a free GPU and core "
+                    "for it (ray status): add one, or go on with fewer (rlvla train --resume RUN --run.devices N)",
+                    worker=next(iter(self._makers)),
+                )
+            if not self._stands:
+                await asyncio.sleep(_LOOK_S)
 
 
 class RayHandle:
@@ -265,34 +297,81 @@ class RayHandle:
         self._place = place
         self._life = place.life
         self._numbers = itertools.count()
-        self._sent: list[_Call] = []
+        self._sent: list[_Sent] = []
         """Nobody waits for them, and they have not left."""
-        self._leaving: set[asyncio.Task[None]] = set()
-        """Those that have left, until they have come."""
+        self._leaving: set[asyncio.Task[Any]] = set()
+        """Wait for calls that have left, until they have come."""
         self._closed = False
 
     async def call(self, method: str, *arguments: Any, returns: int = 0) -> list[Any]:
         if self._life != self._place.life:
             raise self._died(f"before {method!r}")
+        await self._place.stand()
+        if self._life != self._place.life:
+            raise self._died(f"before {method!r}")
         life = self._life
         before, self._sent = self._sent, []
         number, host = next(self._numbers), self._place.host
-        made = self._place.submit(returns + 1, _packed((self.name, number, before, (method, arguments), returns)))
-        references = [made] if returns == 0 else list(made)
         try:
-            receipt = await references[0]
-        except (RayTaskError, ObjectLostError) as error:
-            with contextlib.suppress(RayActorError):
-                if await host.skip.remote(self.name, number, ""):
-                    raise SimulatorError(self._lost(method, error)) from error
-            raise getattr(error, "cause", error) from error
+            return await self._called(host, number, before, (method, arguments), returns)
         except RayActorError as error:
             heard = life != self._life  # another call that was under way told of this death
             self._place.died(life)
             died = self._died(f"in {method!r}: {error}")
             died.heard = heard
             raise died from error
+
+    async def _called(
+        self, host: Any, number: int, before: Sequence[_Sent], call: Call, returns: int, last: bool = False
+    ) -> list[Any]:
+        """Make a call of the worker, after some that nobody waits for; ``last``: not again, should it be lost."""
+        made = self._place.submit(returns + 1, _packed((self.name, number, _plain(before), call, returns)))
+        references = [made] if returns == 0 else list(made)
+        try:
+            receipt = await references[0]
+        except asyncio.CancelledError:  # should it never come, later calls are not to wait for it
+            self._leave(self._arrived(references[0], host, number, before))
+            raise
+        except (RayTaskError, ObjectLostError) as error:
+            again = self._failed(host, number, before, call, returns, error, last)
+            return await asyncio.shield(self._leave(again))
         return [pickle.loads(receipt), *references[1:]]
+
+    async def _failed(
+        self, host: Any, number: int, before: Sequence[_Sent], call: Call, returns: int, error: Exception, last: bool
+    ) -> list[Any]:
+        """Raise what a call failed with; but where it never came since something before it is lost, make it without that."""
+        with contextlib.suppress(RayActorError):
+            if not await host.came.remote(self.name, number):
+                kept, why = await self._kept(host, before)
+                if not last and not why and await _reached(host, call[1]) is None:
+                    return await self._called(host, number, kept, call, returns, last=True)
+                await self._skip(host, number, kept, "")
+                raise PayloadLost(why or self._lost(call[0], error)) from error
+        raise getattr(error, "cause", error) from error
+
+    async def _kept(self, host: Any, sent: Sequence[_Sent]) -> tuple[list[_Sent], str]:
+        """Return what is called instead of some calls of which some were lost, and what to say where nothing stands in for one."""
+        found = await asyncio.gather(*(_reached(host, arguments) for _, arguments, _ in sent))
+        kept, why = [], ""
+        for one, error in zip(sent, found, strict=True):
+            method, _, instead = one
+            if error is None:
+                kept.append(one)
+            elif instead is not None:
+                kept.append((*instead, None))
+            else:
+                why = why or self._lost(method, error)
+        return kept, why
+
+    async def _skip(self, host: Any, number: int, sent: Sequence[_Sent], why: str) -> None:
+        """Let the worker go on after a call that never came, with what is left of what nobody waits for in it."""
+        try:
+            await host.skip.remote(*_packed((self.name, number, _plain(sent), why)))
+        except (RayTaskError, ObjectLostError) as error:  # lost since
+            rest = [(*instead, None) for _, _, instead in sent if instead is not None]
+            why = why or self._lost(sent[0][0], error)
+            await host.skip.remote(*_packed((self.name, number, _plain(rest), why)))
 
     def _died(self, when: str) -> WorkerDied:
         """Return what to raise, once: from now on calls go to the next worker, if there is one."""
@@ -300,33 +379,41 @@ class RayHandle:
             self._life, self._numbers, self._sent = self._place.life, itertools.count(), []
         return WorkerDied(f"{self.name}: its Ray worker ended {when}", worker=self.name)
 
-    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False, instead: Call | None = None) -> None:
         if self._life != self._place.life:
             return  # the worker is gone: the next call says so
-        self._sent.append((method, arguments))
+        self._sent.append((method, arguments, instead))
         if at_once or len(self._sent) == _TOGETHER:
             before, self._sent = self._sent, []
             number = next(self._numbers)
-            made = self._place.submit(0, _packed((self.name, number, before)))
-            leaving = asyncio.ensure_future(self._arrived(made, self._place.host, number, before[0][0]))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            made = self._place.submit(0, _packed((self.name, number, _plain(before))))
+            self._leave(self._arrived(made, self._place.host, number, before))
 
-    async def _arrived(self, made: Any, host: Any, number: int, method: str) -> None:
+    def _leave(self, waiting: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """Wait for what became of a call, whoever else does."""
+        leaving = asyncio.ensure_future(waiting)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._left)
+        return leaving
+
+    def _left(self, leaving: asyncio.Task[Any]) -> None:
+        self._leaving.discard(leaving)
+        if not leaving.cancelled():
+            leaving.exception()  # said by whoever waits, if anybody still does
+
+    async def _arrived(self, made: Any, host: Any, number: int, sent: Sequence[_Sent]) -> None:
         """Wait until what was sent has come; what never will is skipped, and said by the next call that is waited for."""
         try:
             await made
-        except (RayTaskError, ObjectLostError) as error:
-            host.skip.remote(self.name, number, self._lost(method, error))
+        except (RayTaskError, ObjectLostError):
+            with contextlib.suppress(RayActorError):
+                await self._skip(host, number, *await self._kept(host, sent))
         except RayActorError:
             pass  # the next call says so
 
     def _lost(self, method: str, error: Exception) -> str:
         words = str(getattr(error, "cause", error)).strip().splitlines()[0]
-        return (
-            f"{self.name}: what {method!r} was given is lost, with the machine or the process that held it ({words}); go on from "
-            "the last checkpoint (rlvla train --resume)"
-        )
+        return f"{self.name}: what {method!r} was given is lost, with the machine or the process that held it ({words})"
 
     async def answers(self, seconds: float) -> bool:
         try:
@@ -346,6 +433,22 @@ class RayHandle:
             ray.get(self._place.host.close.remote(self.name), timeout=timeout_s)
         except Exception:
             self.kill()
+
+
+def _plain(sent: Sequence[_Sent]) -> list[Call]:
+    """Return what travels of calls that nobody waits for."""
+    return [(method, arguments) for method, arguments, _ in sent]
+
+
+async def _reached(host: Any, arguments: Sequence[Any]) -> Exception | None:
+    """Return what keeps a worker from getting what arguments refer to; None: nothing does."""
+    _, *references = _packed(arguments)
+    try:
+        if references:
+            await host.reached.remote(*references)
+    except (RayTaskError, ObjectLostError) as error:
+        return error
+    return None
 
 
 async def _resolved(reference: Any) -> Any:
@@ -401,7 +504,7 @@ class RayRuntime:
         if self._group is not None:
             bundle = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=device)
             where = {"scheduling_strategy": bundle, "num_gpus": _SHARE}
-        place = _Place(actors, replaceable, where)
+        place = _Place(actors, replaceable, where, self._group)
         self._places.append(place)
         return [RayHandle(name, place) for name in actors]
 

@@ -32,6 +32,7 @@ from rlvla.receipts import (
     UnitReport,
 )
 from rlvla.rollout import Row, Slot
+from rlvla.runtimes import Call
 from rlvla.scheduler import Scheduler
 from rlvla.specs import AlgorithmSpec, SimulatorSpec, TaskSpec, UnitKind
 from rlvla.testing.devices import Shared
@@ -245,7 +246,7 @@ class FakeHandle:
                 self.busy += asyncio.get_running_loop().time() - began
         return list(result) if returns else [result]
 
-    def send(self, method: str, *arguments: Any, at_once: bool = False) -> None:
+    def send(self, method: str, *arguments: Any, at_once: bool = False, instead: Call | None = None) -> None:
         getattr(self.actor, method)(*arguments)
 
     async def answers(self, seconds: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import socket
 import sys
@@ -18,7 +19,7 @@ from rlvla.arrays import on_host
 from rlvla.configs import read_one
 from rlvla.errors import RlvlaError
 from rlvla.memory import resident_peak
-from rlvla.plugin import find, load_object
+from rlvla.plugin import find, load_object, loggers
 from rlvla.simulator import Observation
 from rlvla.specs import Start
 from rlvla.text import encode_text
@@ -29,6 +30,9 @@ from rlvla.worker.host import Host
 def main() -> None:
     """Serve the simulator that the first message names, until the owner says close or is gone."""
     faulthandler.enable()
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    for name in loggers():
+        logging.getLogger(name).setLevel(logging.INFO)
     link = socket.socket(fileno=int(sys.argv[1]))
     _end_with_owner()
     status = 0

@@ -18,7 +18,8 @@ from rlvla.errors import CheckpointError, ConfigError
 from rlvla.simulator import Observation
 from rlvla.specs import ActionPart, Camera, TaskSpec
 from rlvla_model_gr00t import tiny
-from rlvla_model_gr00t.header import EMBODIMENTS, Embodiment, HeadShape, Scaling, row_of
+from rlvla_model_gr00t.embodiments import EMBODIMENTS, Embodiment, Scaling, row_of
+from rlvla_model_gr00t.header import HeadShape
 from rlvla_model_gr00t.pictures import Pictures, cropped_resampling
 from rlvla_model_gr00t.prompts import Prompts, read_tokenizer
 from rlvla_model_gr00t.robot import ActionCodec, StateCodec

@@ -147,6 +147,24 @@ def test_an_adapter_of_all_layers_is_taken_with_its_layers(checkpoint, tmp_path)
         read(public, tune_vision=True)
 
 
+def test_the_published_list_of_targets_is_taken_as_it_is(checkpoint, tmp_path):
+    published = ("proj", "qkv", "fc1", "fc2", "q", "kv", "fc3", "out_proj", *worlds.LLM, "lm_head")
+    model = worlds.make(checkpoint, tune_vision=True, lora_targets=published)
+    model.save(tmp_path / "adapter")
+    again = read(tmp_path / "adapter", tune_vision=True, lora_targets=published)
+    replay = replay_of(model)
+    assert torch.equal(logp_of(again, replay), logp_of(model, replay))
+    for names, words in (
+        (("q", "kv"), r"got q, kv, wanted some of down_proj, fc1"),
+        (
+            ("all-linear",),
+            r"got all-linear, wanted some of .*; without lora_targets, and with model.tune_vision, all linear",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            worlds.make(checkpoint, tune_vision=True, lora_targets=names)
+
+
 def test_weights_that_changed_below_an_adapter_are_refused(checkpoint, tmp_path):
     base = Path(shutil.copytree(checkpoint, tmp_path / "base"))
     model = worlds.make(base)

@@ -286,6 +286,14 @@ def test_the_cameras_that_it_was_trained_with_are_stored_and_asked_for(checkpoin
         worlds.make(checkpoint).load(tmp_path / "adapter")
 
 
+def test_a_statistics_file_without_data_sets_hides_nothing(copy):
+    (copy / STATISTICS).write_text("{}")
+    with pytest.raises(
+        CheckpointError, match=r"dataset_statistics\.json holds no data set: take the file .*, or remove it where"
+    ):
+        described(copy)
+
+
 def test_the_statistics_in_use_are_said_at_the_start(checkpoint, caplog):
     with caplog.at_level("INFO", logger="rlvla_model_openvla_oft"):
         worlds.make(checkpoint)

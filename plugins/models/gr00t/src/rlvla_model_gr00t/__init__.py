@@ -7,6 +7,7 @@ differential equation) and RLinf.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +19,8 @@ from rlvla.configs import without_effect
 from rlvla.errors import CheckpointError, ConfigError
 from rlvla.hub import located, settled
 from rlvla.specs import ACTION_OPTIONS, ModelCost, ModelSpec, Role
-from rlvla_model_gr00t.header import Embodiment, Header, Normalisation, read_header, row_of
+from rlvla_model_gr00t.embodiments import Embodiment, Normalisation, row_of
+from rlvla_model_gr00t.header import Header, read_header
 
 if TYPE_CHECKING:
     from rlvla_model_gr00t.model import Gr00tModel
@@ -169,13 +171,27 @@ def spec_of(config: Gr00tConfig, header: Header) -> ModelSpec:
         raise ConfigError(problems)
     assert actions is not None
     recorded = denoising_of(config, header)[1] if config.stochastic_steps == "all" else 1
-    return ModelSpec(
-        horizon=config.horizon,
+    return replace(
+        _spec(config),
         tokens_per_action=recorded * (actions if config.entries == "dimension" else 1),
-        cameras=config.cameras,
-        state=config.state == "given",
         state_dim=len(robot.state.offset) if config.state == "given" else None,
         action_dim=actions,
+    )
+
+
+def assume(config: Gr00tConfig) -> ModelSpec | None:
+    """Return the spec with a published checkpoint, for any robot; None: the one that is named is a folder here."""
+    here = config.path is not None and Path(config.path).expanduser().is_dir()
+    return None if here else _spec(config)
+
+
+def _spec(config: Gr00tConfig) -> ModelSpec:
+    """Return what the options alone say."""
+    return ModelSpec(
+        horizon=config.horizon,
+        tokens_per_action=None,
+        cameras=config.cameras,
+        state=config.state == "given",
         entropy=config.noise == "reinflow",
         options_for={"values": ("detach_critic",), **ACTION_OPTIONS},
         cost=_HEAD_OF_3B if config.tune == "head" and config.keep_features else None,
@@ -266,5 +282,5 @@ def _contradictions(config: Gr00tConfig, header: Header) -> list[str]:
 
 
 plugin: rlvla.Plugin[Gr00tConfig, Gr00tModel] = rlvla.Plugin(
-    config=Gr00tConfig, target="rlvla_model_gr00t.model:Gr00tModel", describe=describe
+    config=Gr00tConfig, target="rlvla_model_gr00t.model:Gr00tModel", describe=describe, assume=assume
 )

@@ -1,4 +1,4 @@
-"""What a checkpoint's JSON files say: sizes, embodiments with their statistics, which files hold what. Light: no torch.
+"""What a checkpoint's JSON files say: sizes, embodiments (:mod:`rlvla_model_gr00t.embodiments`), which files hold what. Light: no torch.
 
 ``config.json`` has the action head's sizes; those of the backbone are in no public config, so they are carried here and
 may be overridden (``eagle_config`` in it, or ``eagle/config.json`` beside it).
@@ -7,11 +7,11 @@ may be overridden (``eagle_config`` in it, or ``eagle/config.json`` beside it).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
@@ -19,33 +19,25 @@ from rlvla.checkpoint_header import (
     AdapterHeader,
     CheckpointHeader,
     Depth,
-    Finite,
+    Origin,
     Pixels,
     Positive,
+    Rope,
     Size,
     base_header,
     read_adapter,
     read_as,
     read_json,
     refuse_others,
+    text_shape,
 )
 from rlvla.errors import CheckpointError, ConfigError
+from rlvla_model_gr00t import embodiments
+from rlvla_model_gr00t.embodiments import Embodiment, Normalisation
 
 TOKENIZER = ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json")
 """Files of a tokenizer: the first, or all others."""
 METADATA = "experiment_cfg/metadata.json"
-EMBODIMENTS: Mapping[str, Mapping[str, int]] = {
-    "nvidia": {"new_embodiment": 31, "agibot_genie1": 26, "gr1": 24, "oxe_droid": 17},
-    "rlinf": {"libero_franka": 31, "isaaclab_franka": 31, "maniskill_widowx": 30, "new_embodiment": 10},
-}
-"""Tag to the row of weights of each embodiment, in the two published tables. They disagree in ``new_embodiment``."""
-Normalisation = Literal["min_max", "q99", "mean_std"]
-_ENDS: Mapping[Normalisation, tuple[str, str]] = {
-    "min_max": ("min", "max"),
-    "q99": ("q01", "q99"),
-    "mean_std": ("mean", "std"),
-}
-"""Statistics that each reads."""
 _FIXED: Mapping[str, Any] = {
     "action_head_cfg.use_vlln": True,
     "action_head_cfg.add_pos_embed": True,
@@ -197,17 +189,10 @@ class _Backbone:
 
 
 @dataclass(frozen=True)
-class _Rope:
-    """Rotary positions, as newer files say them."""
-
-    rope_theta: Positive | None = None
-
-
-@dataclass(frozen=True)
 class _Text(QwenShape):
     """``text_config``: what it may say beside sizes."""
 
-    rope_parameters: _Rope | None = None
+    rope_parameters: Rope | None = None
 
 
 @dataclass(frozen=True)
@@ -221,7 +206,7 @@ class _Eagle:
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(Origin):
     """``config.json``: all that decides anything."""
 
     action_head_cfg: _Head = _Head()
@@ -229,66 +214,6 @@ class _Config:
     action_horizon: Size | None = None
     backbone_cfg: _Backbone | None = None
     eagle_config: _Eagle | None = None
-    rlvla_random: Annotated[int, Ge(0)] | None = None
-    rlvla_base: str | None = None
-    rlvla_base_files: dict[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A part of a robot's state or action in ``metadata.json``."""
-
-    shape: Any = 1
-    """A number, or the only one in a list."""
-
-
-@dataclass(frozen=True)
-class _Modalities:
-    """What a robot's data is made of."""
-
-    video: dict[str, Any] = field(default_factory=dict)
-    state: dict[str, _Part] = field(default_factory=dict)
-    action: dict[str, _Part] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Statistics:
-    """By part, by name."""
-
-    state: dict[str, dict[str, Any]] = field(default_factory=dict)
-    action: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Robot:
-    """What ``metadata.json`` says of one."""
-
-    modalities: _Modalities
-    statistics: _Statistics
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """A part's numbers as the network sees them: ``raw = offset + scale * normalised``; one entry a dimension."""
-
-    offset: tuple[float, ...]
-    scale: tuple[float, ...]
-    """0 where the data never changed: the network gives the offset."""
-    clipped: bool = False
-    """Normalised states beyond [-1, 1] are cut off."""
-    constants_as_they_are: bool = False
-    """The network sees a state that never changed as it is; else as 0."""
-
-
-@dataclass(frozen=True)
-class Embodiment:
-    """A robot that the checkpoint knows."""
-
-    tag: str
-    cameras: tuple[str, ...]
-    """Names of its pictures, in order."""
-    state: Scaling
-    action: Scaling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,10 +270,7 @@ class Header(CheckpointHeader):
 
     def cameras(self, tag: str) -> tuple[str, ...]:
         """Return the names of a robot's pictures, in order."""
-        return tuple(self._robot(tag).modalities.video)
-
-    def _robot(self, tag: str) -> _Robot:
-        return read_as(_Robot, self.metadata[tag], f"{self.metadata_file}: {tag}")
+        return embodiments.cameras(self.metadata[tag], f"{self.metadata_file}: {tag}")
 
     def embodiment(
         self,
@@ -357,80 +279,8 @@ class Header(CheckpointHeader):
         state_keys: tuple[str, ...] | None,
         action_keys: tuple[str, ...] | None,
     ) -> Embodiment:
-        """Return what the checkpoint knows of a robot.
-
-        Args:
-            tag: of :meth:`tag`.
-            kind: which statistics.
-            state_keys: parts of the state, in the simulator's order; None: all, as they are listed.
-            action_keys: likewise.
-
-        Raises:
-            ConfigError: parts or statistics that are not there, or that cannot be scaled with; all of them.
-            CheckpointError: statistics that are no numbers.
-        """
-        robot, problems = self._robot(tag), list[str]()
-        parts: dict[str, Scaling] = {}
-        for part, keys in (("state", state_keys), ("action", action_keys)):
-            there: dict[str, _Part] = getattr(robot.modalities, part)
-            chosen = tuple(there) if keys is None else keys
-            if unknown := [key for key in chosen if key not in there]:
-                problems.append(
-                    f"model.{part}_keys: {tag} has no {part} {', '.join(unknown)}; it has {', '.join(there) or 'none'}"
-                )
-                continue
-            sizes = {key: one if isinstance(one := there[key].shape, list) else [one] for key in chosen}
-            checked = read_as(dict[str, tuple[Size]], sizes, f"{self.metadata_file}: shapes in {tag}.modalities.{part}")
-            lengths = {key: one for key, (one,) in checked.items()}
-            parts[part] = self._scaling(tag, part, lengths, getattr(robot.statistics, part), kind, problems)
-        if problems:
-            raise ConfigError(problems)
-        return Embodiment(tag, tuple(robot.modalities.video), parts["state"], parts["action"])
-
-    def _scaling(
-        self,
-        tag: str,
-        part: str,
-        sizes: Mapping[str, int],
-        statistics: Mapping[str, Mapping[str, Any]],
-        kind: Normalisation,
-        problems: list[str],
-    ) -> Scaling:
-        """Return the scaling of a robot's parts, one after another; adds to ``problems`` what is wrong with statistics."""
-        names, file = _ENDS[kind], self.metadata_file
-        wanted: dict[str, dict[str, Any]] = {}
-        for key in sizes:
-            there = statistics.get(key, {})
-            if lost := [name for name in names if name not in there]:
-                problems.append(
-                    f"model.normalisation: {tag} has no {' and '.join(lost)} of its {part} {key!r}; statistics there: "
-                    f"{', '.join(sorted(there)) or 'none'}"
-                )
-            else:
-                wanted[key] = {name: there[name] for name in names}
-        found = read_as(dict[str, dict[str, tuple[Finite, ...]]], wanted, f"{file}: {tag}.statistics.{part}")
-        ends: tuple[list[float], list[float]] = ([], [])
-        for key, numbers in found.items():
-            first, second = (numbers[name] for name in names)
-            lengths = {name: len(numbers[name]) for name in names}
-            if set(lengths.values()) != {sizes[key]}:
-                problems.append(
-                    f"{file}: {part} {key!r} of {tag} has {sizes[key]} dimensions and statistics of {lengths}; take the "
-                    "file that training wrote"
-                )
-            elif turned := _turned(first, second, kind):
-                problems.append(
-                    f"{file}: {part} {key!r} of {tag}: got {names[0]} above {names[1]} (or a std below 0) in dimensions "
-                    f"{', '.join(map(str, turned))}: every number would be turned round; take the file that training wrote"
-                )
-            ends[0].extend(first)
-            ends[1].extend(second)
-        if kind == "mean_std":
-            return Scaling(tuple(ends[0]), tuple(ends[1]), constants_as_they_are=True)
-        pairs = list(zip(*ends, strict=False))
-        offset, scale = [(low + high) / 2 for low, high in pairs], [(high - low) / 2 for low, high in pairs]
-        q99 = kind == "q99"  # as Isaac-GR00T's gr00t/data/transform/state_action.py
-        return Scaling(tuple(offset), tuple(scale), clipped=q99, constants_as_they_are=q99)
+        """Return what the checkpoint knows of a robot; see :func:`rlvla_model_gr00t.embodiments.embodiment`."""
+        return embodiments.embodiment(self.metadata[tag], self.metadata_file, tag, kind, state_keys, action_keys)
 
     @cached_property
     def adapter(self) -> AdapterHeader | None:
@@ -465,32 +315,6 @@ class Header(CheckpointHeader):
             f"{''.join(some)}. GR00T N1.5's checkpoints come without one: give a folder (or 'org/name' on the model hub) with the Eagle processor's "
             "vocab.json, merges.txt and added_tokens.json, or its tokenizer.json"
         )
-
-
-def row_of(tag: str, table: str | None, number: int | None, shape: HeadShape) -> int:
-    """Return the row of weights that belongs to an embodiment.
-
-    Args:
-        tag: its name.
-        table: ``nvidia`` or ``rlinf``; None: either, where they do not disagree.
-        number: the row itself, whatever the tables say.
-        shape: of the head.
-
-    Raises:
-        ConfigError: no table knows the tag, or they disagree.
-    """
-    if number is None:
-        tables = {name: one[tag] for name, one in EMBODIMENTS.items() if tag in one and table in (None, name)}
-        if len(set(tables.values())) != 1:
-            said = ", ".join(f"{name} {row}" for name, row in tables.items()) or "no row"
-            raise ConfigError(
-                f"model.embodiment_table: got {table!r}; published tables give {tag!r} {said}: choose the one that the "
-                "checkpoint was trained with, or give the row itself as model.embodiment_id"
-            )
-        number = next(iter(tables.values()))
-    if number >= shape.max_num_embodiments:
-        raise ConfigError(f"model.embodiment_id: got {number}, wanted a row below {shape.max_num_embodiments}")
-    return number
 
 
 def read_header(folder: Path, *, headers_only: bool = True) -> Header:
@@ -530,12 +354,10 @@ def _own_header(folder: Path, named_by: str = "model.path") -> Header:
         folder=folder,
         config=config,
         siglip=eagle.vision_config,
-        qwen=_qwen(eagle.text_config, layers),
+        qwen=replace(text_shape(QwenShape, eagle.text_config), num_hidden_layers=layers),
         head=replace(head, diffusion=head.diffusion_model_cfg, context=head.vl_self_attention_cfg),
         image_token=eagle.image_token_index,
-        random_seed=found.rlvla_random,
-        base_name=found.rlvla_base,
-        base_files=found.rlvla_base_files,
+        **found.origin(),
     )
     _check_sizes(header, found, eagle)
     return header
@@ -550,12 +372,6 @@ def _eagle(file: Path, config: Mapping[str, Any], found: _Config) -> _Eagle:
     data = read_json(beside)
     refuse_others(data, _EAGLE_FIXED, beside)
     return read_as(_Eagle, data, beside)
-
-
-def _qwen(text: _Text, layers: int) -> QwenShape:
-    shape = QwenShape(**{one.name: getattr(text, one.name) for one in fields(QwenShape)})
-    rope = text.rope_parameters or _Rope()
-    return replace(shape, num_hidden_layers=layers, rope_theta=rope.rope_theta or shape.rope_theta)
 
 
 def _check_version(folder: Path, config: Mapping[str, Any], named_by: str) -> None:
@@ -608,9 +424,3 @@ def _check_sizes(header: Header, found: _Config, eagle: _Eagle) -> None:
     if broken:
         lines = [f"{rule} (got {one} and {other})" for rule, one, other in broken]
         raise CheckpointError(f"{header.folder}/config.json: sizes do not go together, wanted: {'; '.join(lines)}")
-
-
-def _turned(first: Sequence[float], second: Sequence[float], kind: Normalisation) -> list[int]:
-    """Return the dimensions whose statistics would turn numbers round."""
-    lows = [0.0] * len(first) if kind == "mean_std" else first
-    return [place for place, (low, high) in enumerate(zip(lows, second, strict=True)) if low > high]

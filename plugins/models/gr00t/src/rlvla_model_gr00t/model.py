@@ -30,8 +30,9 @@ from rlvla.specs import AlgorithmSpec, SimulatorSpec
 from rlvla.weight_files import copy_weights
 from rlvla.weights import own_precision
 from rlvla_model_gr00t import Gr00tConfig, adaptable, denoising_of, embodiment_of, files, flow, spec_of
+from rlvla_model_gr00t.embodiments import Embodiment, row_of
 from rlvla_model_gr00t.features import FeatureBank
-from rlvla_model_gr00t.header import Embodiment, Header, read_header, row_of
+from rlvla_model_gr00t.header import Header, read_header
 from rlvla_model_gr00t.network import Layout, Network, Seen
 from rlvla_model_gr00t.pictures import Pictures
 from rlvla_model_gr00t.prompts import FIXED_WIDTH, Prompts

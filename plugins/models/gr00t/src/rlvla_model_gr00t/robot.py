@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlvla.conventions import ActionConverter
 from rlvla.specs import ActionPart
-from rlvla_model_gr00t.header import Embodiment, Scaling
+from rlvla_model_gr00t.embodiments import Embodiment, Scaling
 
 if TYPE_CHECKING:
     from rlvla_model_gr00t import Gr00tConfig

@@ -6,6 +6,7 @@ remote code. Sources: Kim et al. 2024, arXiv:2406.09246 (OpenVLA); Kim et al. 20
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -95,7 +96,8 @@ class OpenVlaOftConfig:
     lora_targets: tuple[str, ...] | None = None
     """Last part of the names of layers that get adapters. None: those of the adapter in ``path``; else Llama's (``q_proj``,
     ``k_proj``, ``v_proj``, ``o_proj``, ``gate_proj``, ``up_proj``, ``down_proj``) and, with ``tune_vision``, those of towers
-    and projector (``qkv``, ``proj``, ``fc1``, ``fc2``, ``fc3``). ``lm_head`` too may be named."""
+    and projector (``qkv``, ``proj``, ``fc1``, ``fc2``, ``fc3``). ``lm_head`` too may be named; ``q``, ``kv`` and ``out_proj`` of
+    published lists, of which no layer is here, change nothing."""
     dtype: Literal["bf16", "fp32"] = "bf16"
     """Of frozen weights and of all products; what is trained, log-probs and values are fp32."""
     recompute: bool = False
@@ -155,13 +157,23 @@ def spec_of(config: OpenVlaOftConfig, header: Header) -> ModelSpec:
         problems += error.problems
     if problems:
         raise ConfigError(problems)
+    states = len(statistics.state_low) if config.proprio else None
+    return replace(_spec(config), state_dim=states, action_dim=len(statistics.low))
+
+
+def assume(config: OpenVlaOftConfig) -> ModelSpec | None:
+    """Return the spec with a published checkpoint, for any robot; None: the one that is named is a folder here."""
+    here = config.path and Path(config.path).expanduser().is_dir()
+    return None if here else _spec(config)
+
+
+def _spec(config: OpenVlaOftConfig) -> ModelSpec:
+    """Return what the options alone say."""
     return ModelSpec(
         horizon=config.horizon,
         tokens_per_action=None,
         cameras=config.cameras,
         state=config.proprio,
-        state_dim=len(statistics.state_low) if config.proprio else None,
-        action_dim=len(statistics.low),
         entropy=config.head == "tokens" or config.gaussian == "learned",
         acts_as_trained=config.rollout == "same",
         options_for=ACTION_OPTIONS,
@@ -217,6 +229,10 @@ def _without_effect(config: OpenVlaOftConfig) -> list[str]:
     return without_effect("model", config, needs)
 
 
+_ABSENT = frozenset({"q", "kv", "out_proj"})
+"""Of timm's pooling heads and of other Llamas: in published lists of targets, but without a layer here."""
+
+
 def adaptable(header: Header) -> lora.Layers:
     """Return the layers that may get adapters."""
     llama, towers = header.llama, (header.dino, header.siglip)
@@ -226,7 +242,7 @@ def adaptable(header: Header) -> lora.Layers:
     language |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), min(width, llama.intermediate_size))
     vision = {"qkv": narrow, "proj": min(narrow, 3 * PATCH**2), "fc1": hidden, "fc2": hidden, "fc3": width}
     vision = {name: min(size, width) if name in ("fc1", "fc2") else size for name, size in vision.items()}
-    return lora.Layers(language, vision, {"lm_head": min(width, llama.vocab_size)})
+    return lora.Layers(language, vision, {"lm_head": min(width, llama.vocab_size)}, _ABSENT)
 
 
 def camera_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
@@ -271,5 +287,5 @@ def _head_misfits(config: OpenVlaOftConfig, header: Header) -> list[str]:
 
 
 plugin: rlvla.Plugin[OpenVlaOftConfig, OpenVlaOftModel] = rlvla.Plugin(
-    config=OpenVlaOftConfig, target="rlvla_model_openvla_oft.model:OpenVlaOftModel", describe=describe
+    config=OpenVlaOftConfig, target="rlvla_model_openvla_oft.model:OpenVlaOftModel", describe=describe, assume=assume
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,8 +15,10 @@ from rlvla.checkpoint_header import (
     CheckpointHeader,
     Depth,
     Finite,
+    Origin,
     Pixels,
     Positive,
+    Rope,
     Size,
     adapter_of,
     base_header,
@@ -24,6 +26,7 @@ from rlvla.checkpoint_header import (
     read_as,
     read_json,
     refuse_others,
+    text_shape,
 )
 from rlvla.errors import CheckpointError, ConfigError
 
@@ -93,24 +96,17 @@ SIGLIP = TowerShape(1152, 27, 16, 4304)
 
 
 @dataclass(frozen=True)
-class _Rope:
-    """Rotary positions, as newer files say them."""
-
-    rope_theta: Positive | None = None
-
-
-@dataclass(frozen=True)
 class _Text(LlamaShape):
     """``text_config``: what it may say beside sizes."""
 
     vocab_size: Size = 32064
     num_key_value_heads: int | None = None
     head_dim: int | None = None
-    rope_parameters: _Rope | None = None
+    rope_parameters: Rope | None = None
 
 
 @dataclass(frozen=True)
-class _Config:
+class _Config(Origin):
     """``config.json``: all that decides anything."""
 
     image_sizes: tuple[Pixels, Pixels] = (224, 224)
@@ -120,9 +116,6 @@ class _Config:
     use_fused_vision_backbone: Literal[True] | None = None
     norm_stats: dict[str, Any] | None = None
     rlvla_towers: dict[Literal["featurizer", "fused_featurizer"], TowerShape] = field(default_factory=dict)
-    rlvla_random: Annotated[int, Ge(0)] | None = None
-    rlvla_base: str | None = None
-    rlvla_base_files: dict[str, str] | None = None
     rlvla_cameras: tuple[str, ...] | None = None
 
 
@@ -211,6 +204,10 @@ class Header(CheckpointHeader):
         found = read_json(file)
         if file.name == "config.json":
             found = found.get("norm_stats")
+        if not found and file.name != "config.json":
+            raise CheckpointError(
+                f"{file} holds no data set: take the file that training wrote, or remove it where config.json has norm_stats"
+            )
         if not found:
             raise CheckpointError(
                 f"{file.parent} has neither dataset_statistics.json nor norm_stats in config.json: add the file that "
@@ -353,7 +350,7 @@ def _own_header(folder: Path, named_by: str = "model.path") -> Header:
     return Header(
         folder=folder,
         config=config,
-        llama=_llama(found.text_config),
+        llama=text_shape(LlamaShape, found.text_config),
         dino=dino,
         siglip=siglip,
         image_size=_image_size(folder, found.image_sizes),
@@ -405,12 +402,6 @@ def _check_sizes(file: Path, found: _Config, towers: Mapping[str, TowerShape]) -
         )
     if odd:
         raise CheckpointError(f"{file}: {'; '.join(odd)}; take the config.json that belongs to the weights")
-
-
-def _llama(text: _Text) -> LlamaShape:
-    shape = LlamaShape(**{one.name: getattr(text, one.name) for one in fields(LlamaShape)})
-    rope = text.rope_parameters or _Rope()
-    return replace(shape, rope_theta=rope.rope_theta or shape.rope_theta)
 
 
 def _image_size(folder: Path, sizes: tuple[int, int]) -> int:
