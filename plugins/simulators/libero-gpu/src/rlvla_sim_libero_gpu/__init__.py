@@ -49,8 +49,9 @@ class LiberoGpuConfig(LiberoTasks):
     """Room for constraint rows of each world: three a contact."""
     deterministic: bool = False
     """Equal bits from equal starts and actions on one machine, whoever else is stepped and however many worlds a batch has, while all
-    contacts fit. Needs mujoco-warp 4.0.0, and costs time on a GPU. Without it the last digits depend on the size of the batch that a row is in, also on the CPU, and on a GPU on
-    chance; the size depends on which other rows have the same task."""
+    contacts fit (shown on warp's CPU device). Needs mujoco-warp 4.0.0, and costs time on a GPU. Without it the last digits depend on
+    the size of the batch that a row is in, also on the CPU, and on a GPU on chance; the size depends on which other rows have the
+    same task."""
 
 
 def describe(config: LiberoGpuConfig) -> SimulatorSpec:
