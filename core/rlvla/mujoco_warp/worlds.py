@@ -137,7 +137,7 @@ class Worlds:
         on_gpu = self.device.type == "cuda"
         self._captures = capture and on_gpu
         self._moves_fixed = not {"body_pos", "body_quat"}.isdisjoint(per_world)
-        self._remedy = remedy
+        self._deterministic, self._remedy = deterministic, remedy
         self._ordered: Ordered | None = None
         self._stream = _stream(self.device) if on_gpu else None
         self._warp_stream = wp.stream_from_torch(self._stream) if self._stream is not None else None
@@ -223,8 +223,9 @@ class Worlds:
     def warp(self) -> Iterator[None]:
         """Hold while warp is called or its arrays are made: this device and stream are its current ones. No programs are made in it."""
         with _WARP, ExitStack() as stack:
-            if self._ordered is not None:
+            if self._deterministic:
                 stack.enter_context(one_shape())
+            if self._ordered is not None:
                 stack.enter_context(one_order(self._ordered))
             stack.enter_context(wp.ScopedDevice(wp.device_from_torch(self.device)))
             if self._warp_stream is not None:
