@@ -12,20 +12,24 @@ The work of a step is fixed for each GPU: 64 environments (4 in each of 16 proce
 spatial, two 256-pixel cameras rendered through EGL on the GPU that the placement says, chunks of 10, one pass over 512 chunks in
 optimizer steps of 256. The model is a full-size GR00T N1.5 with random weights: backbone frozen, its features kept, head trained.
 
-Cells: ``one-local`` and ``one`` (what Ray costs), both on one GPU; on two GPUs ``collocated`` (a generator and a trainer rank in one
+Cells: ``one-local`` and ``one`` (what Ray costs), both on one GPU and half of the cores, as its share of the machine is (``one-all``
+has all of them); ``pair``, two runs like ``one`` at once, a GPU and half of the cores each, which share nothing but the machine
+(rates are their sum, all else is the first one's); on two GPUs ``collocated`` (a generator and a trainer rank in one
 process on each, gradients added up), ``fsdp`` (the same, parameters and optimizer cut among ranks), ``disaggregated`` (a generator on
-the first, the trainer on the second, weights broadcast by NCCL), ``hybrid`` (rendering on the first, generator on the second, the
+the first, the trainer on the second, weights broadcast by NCCL), ``apart`` (rendering on the first, the model on the second), ``hybrid`` (rendering on the first, generator on the second, the
 trainer on both). ``batched`` and ``batched-hybrid``: LIBERO's physics and pictures on the first as two batches of 128 environments
 (``rlvla-sim-libero-gpu`` with its packages in the same interpreter), generator and trainer on the second, 256 x 40 env steps a step.
 
-Rates and steps that count are those of ``scheduler_runs``. ``scaling`` is a cell's rate over ``one``'s. ``publication_share`` is what new
+Rates and steps that count are those of ``scheduler_runs``. ``scaling`` is a cell's rate over ``one``'s, ``scaling_by_pair``
+over half of ``pair``'s: what is lost by working together, apart from what two runs take from each other. ``publication_share`` is what new
 weights take from whoever waits for them most: the larger of the trainer's copying and the slowest generator's taking over, as a
-share of all seconds that count. Each cell runs in a process of its own; an existing result of another cell stays.
+share of all seconds that count. ``controller_share`` is the CPU time of the controller's thread. Each cell runs in a process of its own; an existing result of another cell stays.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -33,12 +37,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import scheduler_runs
+
+import rlvla
 
 RECIPE = Path(__file__).parent.parent / "examples" / "gr00t_libero_ppo_full-async_cuda.py"
 _BATCHED = {
@@ -49,20 +56,26 @@ _BATCHED = {
 CELLS: dict[str, dict[str, Any]] = {
     "one-local": {"run": {"runtime": "local"}},
     "one": {"run": {"devices": 1}},
+    "one-all": {"run": {"devices": 1}},
+    "pair": {"run": {"devices": 1}},
     "collocated": {"run": {"devices": 2, "placement": "collocated"}},
     "fsdp": {"run": {"devices": 2, "placement": "collocated"}, "train": {"shard": "fsdp"}},
     "disaggregated": {"run": {"devices": 2, "placement": "disaggregated", "transport": "broadcast"}},
+    "apart": {"run": {"devices": 2, "placement": {"simulator": "0", "generator": "1", "trainer": "1"}}},
     "hybrid": {"run": {"devices": 2, "placement": "hybrid"}, "scheduler": {"use": "hybrid"}},
     "batched": _BATCHED,
     "batched-hybrid": {**_BATCHED, "scheduler": {"use": "hybrid", "stages": 2}},
 }
 PARTS = {
-    "scaling": ("one", "collocated"),
+    "scaling": ("one", "pair", "collocated"),
     "sharded": ("fsdp", "disaggregated"),
-    "hybrid": ("hybrid", "one-local"),
+    "hybrid": ("apart", "hybrid", "one-local", "one-all"),
     "batched": ("batched", "batched-hybrid"),
 }
 """By what a reader wants to know first: 1 to 2 GPUs; FSDP2 and NCCL; the rest; LIBERO as a batch on a GPU."""
+_HALVES = ("one", "one-local", "pair")
+"""Cells whose runs have half of the cores."""
+_SUMS = ("env_steps_per_second", "env_steps_per_second_device_bound", "env_steps_per_second_schedule_bound")
 SAVING_S = 60.0
 """That a cell which is told to end may take to save."""
 
@@ -111,12 +124,29 @@ def recipe(name: str, place: Path, options: argparse.Namespace) -> dict[str, Any
     return overridden(made, change)
 
 
+class Clock:
+    """Notes at each step what the controller's thread has taken."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @rlvla.hookimpl
+    def on_step(self, step: int) -> None:
+        """Append a line; called in the controller's thread."""
+        assert threading.current_thread().name == "controller", "listeners are called elsewhere"
+        with self._file.open("a") as file:
+            print(json.dumps([step, time.monotonic(), time.thread_time()]), file=file)
+
+
 def train(name: str, options: argparse.Namespace) -> None:
     """Train in one cell, in a folder below ``--out``."""
-    import rlvla
-
-    logging.basicConfig(level=logging.INFO)
-    with rlvla.build(**recipe(name, options.out / "runs", options)) as run:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    if name in _HALVES:
+        cores = sorted(os.sched_getaffinity(0))
+        half = max(1, len(cores) // 2)
+        os.sched_setaffinity(0, cores[options.copy * half :][:half])
+    place = options.out / "runs" / str(options.copy)
+    with rlvla.build(**recipe(name, place, options), listeners=[Clock(place / "controller.jsonl")]) as run:
         print(run.specs.placement, run.specs.transport, flush=True)
         run.train()
 
@@ -128,6 +158,9 @@ def summary(name: str, folder: Path) -> dict[str, Any]:
     if "counted_steps" in found:
         steps = found["counted_steps"]
         found |= publications(folder, len(steps) * found["time/step_s"] * 1e9, steps[0] - 1, steps[-1])
+        marks = {step: clocks for step, *clocks in map(json.loads, (folder.parent / "controller.jsonl").open())}
+        (began, cpu), (ended, cpu_after) = marks[steps[0] - 1], marks[steps[-1]]
+        found["controller_share"] = (cpu_after - cpu) / (ended - began)
     return found
 
 
@@ -147,43 +180,60 @@ def publications(folder: Path, nanoseconds: float, first: int, last: int) -> dic
 
 
 def scaling(runs: list[dict[str, Any]]) -> None:
-    """Add each cell's rate over that of one GPU."""
-    one = next((row.get("env_steps_per_second") for row in runs if row["scheduler"] == "one"), None)
+    """Add each cell's rate over that of one GPU, alone and beside another."""
+    rates = {row["scheduler"]: row["env_steps_per_second"] for row in runs if "env_steps_per_second" in row}
     for row in runs:
-        if one and "env_steps_per_second" in row:
-            row["scaling"] = row["env_steps_per_second"] / one
+        for key, one in (("scaling", rates.get("one")), ("scaling_by_pair", rates.get("pair", 0.0) / 2)):
+            if one and "env_steps_per_second" in row:
+                row[key] = row["env_steps_per_second"] / one
 
 
-def environment(out: Path) -> dict[str, str]:
+def environment(out: Path, copy: int, copies: int) -> dict[str, str]:
     """Return the variables of a cell: its kernels are found again by the next one, and no host's memory is guessed at."""
     kernels = {"TORCHINDUCTOR_CACHE_DIR": str(out / "kernels"), "TRITON_CACHE_DIR": str(out / "kernels" / "triton")}
+    gpu = {"CUDA_VISIBLE_DEVICES": str(copy)} if copies > 1 else {}
     # Ray ends workers where memory seems short, which virtual machines that grow as they are used always report.
-    return {**os.environ, **kernels, "RAY_memory_monitor_refresh_ms": "0"}
+    return {**os.environ, **kernels, **gpu, "RAY_memory_monitor_refresh_ms": "0"}
 
 
 def played(name: str, options: argparse.Namespace, seconds: float | None) -> dict[str, Any]:
-    """Run a cell in a process of its own for at most so long; returns what it found."""
-    folder = options.out / "runs" / name
-    shutil.rmtree(folder, ignore_errors=True)
+    """Run a cell, each of its runs in a process of its own, for at most so long; returns what it found."""
+    runs = options.out / "runs"
+    shutil.rmtree(runs, ignore_errors=True)
     began = time.perf_counter()
-    command = [sys.executable, *sys.argv, "--one", name]
-    with subprocess.Popen(command, env=environment(options.out), start_new_session=True) as child:
-        try:
-            child.wait(seconds)
-        except subprocess.TimeoutExpired:
+    copies = 2 if name == "pair" else 1
+    command = [sys.executable, *sys.argv, "--one", name, "--copy"]
+    children = [
+        subprocess.Popen([*command, str(copy)], env=environment(options.out, copy, copies), start_new_session=True)
+        for copy in range(copies)
+    ]
+    try:
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(None if seconds is None else max(0.0, began + seconds - time.perf_counter()))
+    finally:
+        for child in children:
             end(child)
-        except BaseException:
-            end(child)
-            raise
-    result = {**summary(name, folder), "seconds": time.perf_counter() - began}
-    if child.returncode:
-        result["ended_by"] = f"exit code {child.returncode}"
-    shutil.rmtree(options.out / "runs", ignore_errors=True)
+    results = [summary(name, runs / str(copy) / name) for copy in range(copies)]
+    result = {**results[0], "seconds": time.perf_counter() - began}
+    for key in _SUMS:
+        if all(key in one for one in results):
+            result[key] = sum(one[key] for one in results)
+    if codes := [child.returncode for child in children if child.returncode]:
+        result["ended_by"] = f"exit code {codes[0]}"
+    if options.keep:
+        for copy in range(copies):
+            for file in ("metrics.jsonl", "timeline.jsonl"):
+                with contextlib.suppress(OSError):
+                    shutil.copy(runs / str(copy) / name / file, options.out / f"{name}-{copy}.{file}")
+    shutil.rmtree(runs, ignore_errors=True)
     return result
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Let a cell save and take its workers with it, or end it."""
+    """Let a run that has not ended save and take its workers with it, or end it."""
+    if child.poll() is not None:
+        return
     child.terminate()
     try:
         child.wait(SAVING_S)
@@ -210,8 +260,10 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=64, help="for each GPU")
     parser.add_argument("--slots", type=int, default=16, help="parts of a GPU's environments, a process each")
     parser.add_argument("--micro-batch", type=int, default=64, help="chunks in one forward and backward pass")
+    parser.add_argument("--keep", action="store_true", help="keep each run's metrics and timeline, beside the results")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--one", choices=list(CELLS), help=argparse.SUPPRESS)
+    parser.add_argument("--copy", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     options.out = options.out.absolute()

@@ -178,7 +178,7 @@ def machine(
     return World(
         slots=(slot_rows,) * slots,
         generators=GPUS,
-        nodes=GPUS if own_generator else 1,
+        stations=GPUS if own_generator else 1,
         on=lambda kind, number: place(kind, number, slots),
         capacities={f"host-{gpu}": reading.jobs for gpu in range(GPUS)},
         window=WINDOW,

@@ -94,7 +94,7 @@ def cluster(gpus: int, slot_rows: int, controller_s: float, minibatch: int = MIN
     return World(
         slots=(slot_rows,) * slots,
         generators=gpus,
-        nodes=max(1, gpus // MACHINE_GPUS),
+        stations=max(1, gpus // MACHINE_GPUS),
         on=on,
         controller_s=controller_s,
         window=WINDOW,

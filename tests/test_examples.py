@@ -211,9 +211,12 @@ def test_cells_of_the_benchmark_on_two_gpus_fit(tmp_path, monkeypatch, tiny):
     assert found == {
         "one-local": (1, 1, "reference"),
         "one": (1, 1, one),
+        "one-all": (1, 1, one),
+        "pair": (1, 1, one),
         "collocated": (2, 2, "process"),
         "fsdp": (2, 2, "process"),
         "disaggregated": (1, 1, "broadcast"),
+        "apart": (1, 1, "process"),
         "hybrid": (2, 1, "process"),
         "batched": (1, 1, "process"),
         "batched-hybrid": (1, 1, "process"),

@@ -8,7 +8,7 @@ import rlvla
 from rlvla import configs, placement
 from rlvla.checks import check
 from rlvla.errors import ConfigError
-from rlvla.placement import Placement, Process, processes, resolve, serving
+from rlvla.placement import Placement, Process, Stations, cycle, processes, rank_of, resolve
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,53 @@ def test_every_role_has_a_place_whatever_the_numbers(devices, name, on_gpu, gene
     if shared:
         assert len({process.device for process in made}) == len(made)
     nodes = [device // per_node for device in range(devices)]
-    able = placement.machines(nodes, found)
-    for node, place in serving(nodes, found).items():
-        assert able[place] == node or node not in able
-    assert set(found.hosts(2, 7)) == set(found.simulator[:7])
+    hosts, host_of = found.hosts(2, 7), found.host_of(2, 7)
+    assert len(hosts) == len(set(host_of)) and host_of == sorted(host_of)
+    assert len(set(hosts)) == min(7, len(found.simulator)) and set(hosts) <= set(found.simulator)
+    stations = Stations(found, nodes, [2] * 7, 0)
+    able = {nodes[device] for device in found.generator}
+    assert len(stations) == len(able)
+    for number, host in enumerate(host_of):
+        served = stations.of_slot(number, hosts[host])
+        by = {nodes[device] for device in found.generator if stations.of_generators(device) == served}
+        assert by == {nodes[hosts[host]]} or (nodes[hosts[host]] not in able and len(by) == 1)
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 40))
+def test_ranks_get_as_many_of_a_steps_windows_and_rows_keep_theirs_where_that_can_be(ranks, rows, units):
+    length = cycle(rows, units)
+    if ranks > units:
+        return
+    for step in range(3):
+        count = [rank_of(ticket, ranks, length) for ticket in range(step * units, (step + 1) * units)]
+        if units % ranks == 0 and rows % ranks == 0:
+            assert {count.count(rank) for rank in range(ranks)} == {units // ranks}
+    if rows % units == 0 or units % rows == 0:
+        owners = [
+            {rank_of(ticket, ranks, length) for ticket in range(row, 6 * rows * units, rows)} for row in range(rows)
+        ]
+        assert all(len(some) == 1 for some in owners)
+
+
+def test_a_slot_is_served_beside_the_rank_that_trains_on_it():
+    """What a model keeps of a chunk on its GPU is then there in training; else a slot is served by its machine."""
+    beside = Placement(4, *[(0, 1, 2, 3)] * 3, shared=True)
+    nodes, slots = [0, 0, 1, 1], [4] * 8
+    hosts, host_of = beside.hosts(2, 8), beside.host_of(2, 8)
+    stations = Stations(beside, nodes, slots, 32)
+    found = [stations.of_slot(number, hosts[host_of[number]]) for number in range(8)]
+    assert found == [0, 0, 1, 1, 2, 2, 3, 3] == [hosts[one] for one in host_of]
+    assert [stations.of_generators(device) for device in range(4)] == [0, 1, 2, 3]
+    assert found == [rank_of(4 * number, 4, 32) for number in range(8)]
+    for other, length in (
+        (beside, 0),  # groups go to ranks in turn
+        (beside, 24),  # a row's windows are several ranks'
+        (Placement(4, (0, 1, 2, 3), (2, 3), (0, 1, 2, 3), shared=True), 32),
+        (Placement(4, *[(0, 1, 2, 3)] * 3, shared=False), 32),
+    ):
+        found = Stations(other, nodes, slots, length)
+        assert len(found) == len({nodes[device] for device in other.generator}), "one a machine"
+        assert len({found.of_slot(number, device) for number, device in enumerate(hosts)}) == len(found)
 
 
 def test_actors_have_processes_of_their_own_unless_they_share_a_gpu():

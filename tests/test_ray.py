@@ -158,3 +158,20 @@ def test_schedulers_drive_several_of_everything(tmp_path, ray, scheduler):
     assert heard.steps == [1, 2]
     assert heard.metrics[-1]["train/samples"] == 21
     assert {span.actor for span in read(tmp_path / "run")} >= {"generator-0", "generator-1", "trainer", "sim-2"}
+
+
+def test_slots_are_served_in_the_process_that_trains_on_them(tmp_path, ray):
+    """What a model keeps of a chunk on a GPU between acting and training is found again there."""
+    more = {"devices": 2, "placement": "collocated", "slots": 4, "steps": 2}
+    with build(tmp_path, "run", "ray", {**PPO, "windows_per_step": 8}, sim={"num_envs": 8}, **more) as run:
+        run.train()
+        engine = run._engine
+        stations, ranks = engine._by_station(), engine.trainer
+        for slot in engine._slots:
+            trained_by = {ranks.ranks[ranks._rank_of(row.number)]._place for row in slot.rows}
+            assert {one._place for one in stations[slot.station]} == trained_by
+    rows = {name: 0 for name in ("generator-0", "generator-1")}
+    for span in read(tmp_path / "run"):
+        if span.phase == "generate":
+            rows[span.actor] += span.rows
+    assert rows["generator-0"] == rows["generator-1"] > 0

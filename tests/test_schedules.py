@@ -259,7 +259,7 @@ def worlds(draw):
         dropped=frozenset(ticket for ticket in range(3000) if numbers.random() < rate),
         budget=draw(st.sampled_from([None, None, 2.0])),
         generators=generators,
-        nodes=draw(st.sampled_from([1, generators])),
+        stations=draw(st.sampled_from([1, generators])),
         on=draw(st.sampled_from(PLACES)),
         capacities={"cores": 2.0},
         controller_s=draw(st.sampled_from([0.0, 0.0, 0.2])),

@@ -38,7 +38,7 @@ class _Request:
 
 
 class Batcher:
-    """A queue before the generators of one machine: first come, first served.
+    """A queue before the generators of one station: first come, first served.
 
     Args:
         act: chooses chunks for some slots, in one call of the generator of that number.

@@ -48,6 +48,12 @@ class Specs:
         return self.units_per_step * self.algo.group_size * self.trajectory_chunks
 
     @property
+    def cycle(self) -> int:
+        """Units after which trainer ranks repeat (:func:`rlvla.placement.cycle`); 0: units go to them in turn."""
+        windows = self.algo.unit == "window" and self.algo.partial_reset
+        return placement.cycle(sum(self.slots), self.units_per_step) if windows else 0
+
+    @property
     def trajectory_chunks(self) -> int:
         """Most chunk steps of a window, of a rollout, or of a demonstration's sample."""
         if self.algo.unit == "window":

@@ -82,7 +82,7 @@ class Engine:
         self._evaluator = Evaluator(config, specs, directory, self._watch, self._open_eval_slots, times)
         self.graph = Graph(
             slots=self._slots,
-            generators=self._by_machine(),
+            generators=self._by_station(),
             trainer=self.trainer,
             algorithm=making.make_algorithm(config),
             feed=training_feed(specs.algo, specs.sim, specs.slots, config.run.seed, config.run, specs.units_per_step),
@@ -151,23 +151,17 @@ class Engine:
             ranks[0]
             if world == 1
             else TrainerGroup(
-                [ranks[number] for number in range(world)], self.config.train.shard == "fsdp", self._rank_cycle()
+                [ranks[number] for number in range(world)], self.config.train.shard == "fsdp", self.specs.cycle
             )
         )
         return [generators[number] for number in sorted(generators)], trainer
 
-    def _rank_cycle(self) -> int:
-        """Return the units after which trainer ranks repeat: windows of neighbouring rows, so of a slot, belong to one rank."""
-        algo = self.specs.algo
-        return self.specs.units_per_step if algo.unit == "window" and algo.partial_reset else 0
-
-    def _by_machine(self) -> list[list[Handle]]:
-        """Return the generators of each machine."""
-        placed, nodes = self.specs.placement, self._runtime.nodes()
-        places = {node: place for place, node in enumerate(placement.machines(nodes, placed))}
-        found: list[list[Handle]] = [[] for _ in places]
+    def _by_station(self) -> list[list[Handle]]:
+        """Return the generators of each station."""
+        stations = placement.Stations(self.specs.placement, self._runtime.nodes(), self.specs.slots, self.specs.cycle)
+        found: list[list[Handle]] = [[] for _ in range(len(stations))]
         for device, handle in zip(self._generator_devices(), self.generators, strict=True):
-            found[places[nodes[device]]].append(handle)
+            found[stations.of_generators(device)].append(handle)
         return found
 
     def _generator_devices(self) -> list[int]:
@@ -198,8 +192,9 @@ class Engine:
         }
         found["trainer"] = [names[one] for one in placed.trainer]
         if self.specs.sim.device == "gpu":
-            hosts = placed.hosts(self.config.run.sim_hosts, len(self.specs.slots))
-            found |= {f"sim-{number}": [names[hosts[number % len(hosts)]]] for number in range(len(self.specs.slots))}
+            shape = self.config.run.sim_hosts, len(self.specs.slots)
+            hosts = placed.hosts(*shape)
+            found |= {f"sim-{number}": [names[hosts[host]]] for number, host in enumerate(placed.host_of(*shape))}
         return found
 
     async def start(self, resume_from: Path | None, simulators: bool) -> None:
@@ -239,19 +234,20 @@ class Engine:
             for number, size in enumerate(sizes)
         }
         placed, nodes = specs.placement, self._runtime.nodes()
-        served = placement.serving(nodes, placed)
-        names, hosts = list(makers), placed.hosts(config.run.sim_hosts, len(makers))
+        stations = placement.Stations(placed, nodes, sizes, specs.cycle)
+        names, shape = list(makers), (config.run.sim_hosts, len(makers))
+        hosts, host_of = placed.hosts(*shape), placed.host_of(*shape)
         actors: dict[str, Handle] = {}
         for host, device in enumerate(hosts):
-            part = names[host :: len(hosts)]
+            part = [one for number, one in enumerate(names) if host_of[number] == host]
             started = self._runtime.start({own: makers[own] for own in part}, replaceable=True, device=device)
             actors |= dict(zip(part, started, strict=True))
         slots, first = [], 0
         for number, (size, actor) in enumerate(zip(sizes, (actors[own] for own in names), strict=True)):
-            device = hosts[number % len(hosts)]
+            device = hosts[host_of[number]]
             shares = device if specs.sim.device == "gpu" else nodes[device]
             rows = [Row(first + place) for place in range(size)]
-            slots.append(Slot(number, actor, rows, device=shares, node=served[nodes[device]]))
+            slots.append(Slot(number, actor, rows, shares, stations.of_slot(number, device)))
             first += size
         return slots
 

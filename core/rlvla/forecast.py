@@ -108,17 +108,19 @@ def _chunks_of_unit(specs: Specs) -> int:
 class _Places:
     """Where actors are: on GPUs, one for each device of the placement, or on the cores of its machine."""
 
-    def __init__(self, profile: Profile, config: RunConfig, specs: Specs, slots: int, machines: int) -> None:
+    def __init__(self, profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int], machines: int) -> None:
         self._profile, self._specs, self._placed = profile, specs, specs.placement
         self._several = specs.placement.devices > 1
         self._per_device = config.run.generators
         self._threads = float(config.run.threads or min(8, profile.cores))
         self._nodes = machines_of(specs.placement.devices, machines)
-        self._hosts = self._placed.hosts(config.run.sim_hosts, slots)
-        self._served = placement.serving(self._nodes, self._placed)
-        self._able = placement.machines(self._nodes, self._placed)
+        shape = config.run.sim_hosts, len(slots)
+        hosts = self._placed.hosts(*shape)
+        self._simulators = [hosts[host] for host in self._placed.host_of(*shape)]
+        """Device of each slot."""
+        self._stations = placement.Stations(self._placed, self._nodes, slots, specs.cycle)
         self.generators = len(self._placed.generator) * self._per_device
-        self.nodes = len(self._able)
+        self.stations = len(self._stations)
         self.capacities = {self._cores(node): float(profile.cores) for node in self._nodes}
 
     def on(self, kind: Kind, number: int) -> Sequence[tuple[str, float]]:
@@ -131,17 +133,17 @@ class _Places:
         used = Counter(self._cores(self._nodes[one]) for one in devices)
         return [(name, count * each) for name, count in used.items()]
 
-    def machine(self, kind: Kind, number: int) -> int:
-        """Return the machine whose generators an actor is, or is served by."""
-        node = self._nodes[self._devices(kind, number)[0]]
-        return self._served[node] if kind == "simulator" else self._able.index(node)
+    def station(self, kind: Kind, number: int) -> int:
+        """Return the station whose generator an actor is, or by which it is served."""
+        device = self._devices(kind, number)[0]
+        return self._stations.of_slot(number, device) if kind == "simulator" else self._stations.of_generators(device)
 
     def _devices(self, kind: Kind, number: int) -> Sequence[int]:
         if kind == "trainer":
             return self._placed.trainer
         if kind == "generator":
             return (self._placed.generator[number // self._per_device],)
-        return (self._hosts[number % len(self._hosts)],)
+        return (self._simulators[number],)
 
     def _cores(self, node: int) -> str:
         return "cores" if self._nodes[-1] == 0 else f"cores of machine {node}"
@@ -156,7 +158,7 @@ def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int
     """Return a run without numbers: its slots, units and devices, and what everything takes."""
     steps = {rows: profile.chunk_steps(rows) for rows in set(slots)}
     call, row = profile.line()
-    algo, places = specs.algo, _Places(profile, config, specs, len(slots), machines)
+    algo, places = specs.algo, _Places(profile, config, specs, slots, machines)
     of_rank = -(-specs.units_per_step // specs.placement.ranks) * (specs.samples_per_step // specs.units_per_step)
 
     def simulate(slot: int, step: int) -> float:
@@ -183,8 +185,8 @@ def world(profile: Profile, config: RunConfig, specs: Specs, slots: Sequence[int
         episode=lambda slot, number: specs.max_chunks,
         batch_rows=config.run.batch_rows,
         generators=places.generators,
-        nodes=places.nodes,
-        machine=places.machine,
+        stations=places.stations,
+        station=places.station,
         on=places.on,
         capacities=places.capacities,
     )

@@ -62,7 +62,7 @@ class Graph:
 
     Args:
         slots: of simulator actors.
-        generators: handles, of each machine (``Slot.node``).
+        generators: handles, of each station (``Slot.station``).
         trainer: handle.
         algorithm: asked which units to keep; its spec says what a unit is.
         feed: of training units.
@@ -163,19 +163,19 @@ class Graph:
         """
         while self._pauses or self.over:
             for slot in slots:
-                self._batchers[slot.node].leave(slot)
+                self._batchers[slot.station].leave(slot)
             if self.over:
                 return []
             await self._news.after(self._news.count)
         for slot in slots:
             self._busy.add(slot.number)
-            self._batchers[slot.node].expect(slot)
+            self._batchers[slot.station].expect(slot)
         try:
             return await self._timed("reset", self._rollout.begin(slots))
         finally:
             for slot in slots:
                 if not slot.working():
-                    self._batchers[slot.node].leave(slot)
+                    self._batchers[slot.station].leave(slot)
                     self._border(slot)
 
     async def find_work(self, slots: Sequence[Slot]) -> list[Slot]:
@@ -193,7 +193,7 @@ class Graph:
                     return []
             await self._news.after(seen)
         for slot in slots:
-            self._batchers[slot.node].leave(slot)
+            self._batchers[slot.station].leave(slot)
         return []
 
     async def generate(self, slots: Sequence[Slot], alone: bool = False) -> None:
@@ -205,12 +205,12 @@ class Graph:
                 waits too, where that pays.
         """
         self.meter.times.together([slot.number for slot in slots])
-        nodes = sorted({slot.node for slot in slots})
-        if len(nodes) == 1:
-            return await self._batchers[nodes[0]].request(slots, alone)
-        parts = [[slot for slot in slots if slot.node == node] for node in nodes]
+        stations = sorted({slot.station for slot in slots})
+        if len(stations) == 1:
+            return await self._batchers[stations[0]].request(slots, alone)
+        parts = [[slot for slot in slots if slot.station == one] for one in stations]
         await asyncio.gather(
-            *(self._batchers[node].request(part, alone) for node, part in zip(nodes, parts, strict=True))
+            *(self._batchers[one].request(part, alone) for one, part in zip(stations, parts, strict=True))
         )
 
     async def step(self, slot: Slot) -> None:
@@ -409,7 +409,7 @@ class Graph:
         return await surviving(generator, calling, restarted, partial(self.offer, generator) if anew else None)
 
     def _acting(self, generators: Sequence[Handle]) -> Callable[[Sequence[Slot], int], Coroutine[Any, Any, None]]:
-        """Return what a machine's batcher calls."""
+        """Return what a station's batcher calls."""
 
         async def act(slots: Sequence[Slot], number: int) -> None:
             offered = self._tickets.version

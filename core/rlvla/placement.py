@@ -3,8 +3,8 @@
 A device is a GPU of the machine or cluster, numbered machine by machine; without GPUs it is a part of the machine's cores that
 a rank or a generator runs on, so that the same run can be tried anywhere. Light: no torch, no ray.
 
-Nothing has to divide anything: slots are dealt out to the simulators' devices, any generator of a machine serves any of its
-slots, and units go to trainer ranks by ticket.
+Nothing has to divide anything: slots are dealt out to the simulators' devices, units go to trainer ranks by ticket, and a slot is
+served by the generators beside the rank that trains on what it plays, or by any of its machine (:class:`Stations`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,14 @@ class Placement:
         return len(self.trainer)
 
     def hosts(self, per_device: int, slots: int) -> list[int]:
-        """Return the device of each process of simulators; slot n is in process n mod their number."""
+        """Return the device of each process of simulators, ascending."""
         count = min(per_device * len(self.simulator), slots)
-        return [self.simulator[host % len(self.simulator)] for host in range(count)]
+        return [self.simulator[host * len(self.simulator) // count] for host in range(count)]
+
+    def host_of(self, per_device: int, slots: int) -> list[int]:
+        """Return the process of each slot, a place in :meth:`hosts`: neighbours are together, as their units are at a trainer rank."""
+        count = min(per_device * len(self.simulator), slots)
+        return [slot * count // slots for slot in range(slots)]
 
     def __str__(self) -> str:
         """Return one line: who is where."""
@@ -77,19 +82,65 @@ def processes(placement: Placement, generators: int) -> list[Process]:
     return alone + [Process(device, (), rank) for device, rank in ranks.items()]
 
 
-def machines(nodes: Sequence[int], placement: Placement) -> list[int]:
-    """Return the machines that have generators, ascending; ``nodes`` is the machine of each device."""
-    return sorted({nodes[device] for device in placement.generator})
+def cycle(rows: int, units: int) -> int:
+    """Return the windows after which trainer ranks repeat, where ticket t is played by row t mod rows.
 
+    So that a row's windows are one rank's wherever a step's units can be shared out evenly like that.
 
-def serving(nodes: Sequence[int], placement: Placement) -> dict[int, int]:
-    """Return, for the machine of each simulator device, whose generators serve its slots: a place in :func:`machines`.
-
-    Its own, if it has any; the others are dealt out.
+    Args:
+        rows: environments.
+        units: of a training step.
     """
-    able = machines(nodes, placement)
-    own = sorted({nodes[device] for device in placement.simulator})
-    return {node: able.index(node) if node in able else place % len(able) for place, node in enumerate(own)}
+    return rows if units % rows == 0 else units
+
+
+def rank_of(ticket: int, ranks: int, cycle: int) -> int:
+    """Return the trainer rank that a unit belongs to: as many neighbours as a cycle has are shared out evenly."""
+    return ticket % cycle * ranks // cycle
+
+
+class Stations:
+    """Which generators serve which slots: each station some generators, each slot one station.
+
+    Where every device of a generator has a trainer rank beside it, and a slot's windows are one rank's, a slot is served by the
+    generators of that device: what a model keeps there of a chunk (features, of GR00T) is found again in training, and pictures
+    travel to one place. Otherwise by those of its machine; a machine that has none is given another's.
+
+    Args:
+        placed: where everybody is.
+        nodes: machine of each device.
+        slots: rows of each slot.
+        cycle: units after which ranks repeat, of windows; 0: units go to ranks in turn.
+    """
+
+    def __init__(self, placed: Placement, nodes: Sequence[int], slots: Sequence[int], cycle: int) -> None:
+        self._placed, self._nodes, self._slots, self._cycle = placed, nodes, slots, cycle
+        rows = sum(slots)
+        self._beside = placed.shared and placed.generator == placed.trainer and cycle > 0 and rows % cycle == 0
+        groups = placed.generator if self._beside else [nodes[device] for device in placed.generator]
+        self._groups = sorted(set(groups))
+        """Devices, or machines."""
+        own = sorted({nodes[device] for device in placed.simulator})
+        self._served = {
+            node: self._groups.index(node) if node in self._groups else place % len(self._groups)
+            for place, node in enumerate(own)
+        }
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def of_generators(self, device: int) -> int:
+        """Return the station of a device's generators."""
+        return self._groups.index(device if self._beside else self._nodes[device])
+
+    def of_slot(self, number: int, device: int) -> int:
+        """Return the station of a slot, whose simulator is at a device."""
+        if not self._beside:
+            return self._served[self._nodes[device]]
+        middle = (
+            sum(self._slots[:number]) + self._slots[number] // 2
+        )  # of a slot that is two ranks', most is that one's
+        return rank_of(middle, self._placed.ranks, self._cycle)
 
 
 def transport(placement: Placement, *, ray: bool, gpus: bool, chosen: str | None) -> str:

@@ -90,10 +90,12 @@ def _each_device(config: RunConfig, specs: Specs, machines: int) -> list[str]:
     placed = specs.placement
     if placed.devices == 1:
         return []
-    hosts, nodes = placed.hosts(config.run.sim_hosts, len(specs.slots)), forecast.machines_of(placed.devices, machines)
+    shape = config.run.sim_hosts, len(specs.slots)
+    hosts, host_of = placed.hosts(*shape), placed.host_of(*shape)
+    nodes = forecast.machines_of(placed.devices, machines)
     alike: defaultdict[str, list[int]] = defaultdict(list)
     for device in range(placed.devices):
-        sizes = [size for number, size in enumerate(specs.slots) if hosts[number % len(hosts)] == device]
+        sizes = [size for number, size in enumerate(specs.slots) if hosts[host_of[number]] == device]
         parts = [f"{len(sizes)} slots of {min(sizes)} to {max(sizes)} environments"] if sizes else []
         if device in placed.generator:
             parts.append("a generator" if config.run.generators == 1 else f"{config.run.generators} generators")

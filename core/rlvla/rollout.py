@@ -47,8 +47,8 @@ class Slot:
     rows: list[Row]
     device: int = 0
     """Which of the simulators' devices it shares with others (the cores of a machine are one)."""
-    node: int = 0
-    """Machine: a slot is served by the generators of its own."""
+    station: int = 0
+    """The generators that serve it (:class:`rlvla.placement.Stations`)."""
     observation: Any = None
     """Reference to the present observation of all rows."""
     action: Any = None

@@ -14,6 +14,7 @@ from typing import Any
 
 from rlvla.assembly import Entry
 from rlvla.errors import RlvlaError, WorkerDied
+from rlvla.placement import rank_of
 from rlvla.receipts import TrainReceipt
 from rlvla.runtimes import Call, Handle
 
@@ -70,8 +71,7 @@ class TrainerGroup:
         return [(share, step, len(tickets)) for share in shares]
 
     def _rank_of(self, ticket: int) -> int:
-        """Return the rank that a unit belongs to: as many consecutive units as a cycle has are shared out evenly."""
-        return ticket % self._cycle * len(self.ranks) // self._cycle
+        return rank_of(ticket, len(self.ranks), self._cycle)
 
     async def _all(self, method: str, arguments: Sequence[tuple[Any, ...]], returns: int) -> list[list[Any]]:
         tasks = [

@@ -78,9 +78,9 @@ class World:
     slots: Sequence[int] = (1, 1)
     """Rows of each slot."""
     generators: int = 1
-    nodes: int = 1
-    """Machines; generators serve the slots of their own."""
-    machine: Callable[[Kind, int], int] | None = None
+    stations: int = 1
+    """Groups of generators and of the slots that they serve."""
+    station: Callable[[Kind, int], int] | None = None
     """Of a slot or generator; None: they are dealt out in blocks."""
     on: Callable[[Kind, int], Sequence[tuple[str, float]]] = lambda kind, number: ()
     """Devices that an actor uses, all at once, and its share of each; none: one of its own. Slots whose first device is the
@@ -110,11 +110,11 @@ class World:
     evaluate_every: int = 0
     """Training steps between pauses of one second."""
 
-    def machine_of(self, kind: Kind, number: int) -> int:
-        """Return the number of the machine that a slot or generator is on."""
-        if self.machine is not None:
-            return self.machine(kind, number)
-        return number * self.nodes // (self.generators if kind == "generator" else len(self.slots))
+    def station_of(self, kind: Kind, number: int) -> int:
+        """Return the station of a slot or generator."""
+        if self.station is not None:
+            return self.station(kind, number)
+        return number * self.stations // (self.generators if kind == "generator" else len(self.slots))
 
 
 @dataclass(frozen=True)
@@ -476,18 +476,18 @@ async def _play(scheduler: Scheduler, world: World) -> Played:
     heard, acted, devices, controller = _Listener(), _Acted(), _Devices(world), _Controller(world.controller_s)
     trainer = FakeTrainerActor(world, devices.place("trainer", 0, "trainer"))
     handles = [FakeHandle("trainer", trainer, controller)]
-    generators: list[list[FakeHandle]] = [[] for _ in range(world.nodes)]
+    generators: list[list[FakeHandle]] = [[] for _ in range(world.stations)]
     for number in range(world.generators):
         actor = FakeGeneratorActor(world.latency, acted, devices.place("generator", number, f"generator-{number}"))
         handles.append(FakeHandle(f"generator-{number}", actor, controller, world.latency.transfer))
-        generators[world.machine_of("generator", number)].append(handles[-1])
+        generators[world.station_of("generator", number)].append(handles[-1])
     slots, first, shared = [], 0, False
     for number, size in enumerate(world.slots):
         simulator_actor = FakeSimulatorActor(number, size, world, devices.place("simulator", number, f"sim-{number}"))
         handles.append(FakeHandle(f"sim-{number}", simulator_actor, controller))
         device, shared = devices.of_slot(number)
-        node = world.machine_of("simulator", number)
-        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)], device, node))
+        station = world.station_of("simulator", number)
+        slots.append(Slot(number, handles[-1], [Row(first + place) for place in range(size)], device, station))
         first += size
     judge: Any = _Judge(world)
     simulator = SimulatorSpec((), (), (), 10.0, 1, (TaskSpec("a"), TaskSpec("b")))
