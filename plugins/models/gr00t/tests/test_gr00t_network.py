@@ -349,13 +349,18 @@ def test_kept_features_spare_the_backbone_and_change_nothing(checkpoint, monkeyp
         torch.testing.assert_close(kept, without[rows], rtol=0, atol=1e-4)
 
 
-def test_features_beyond_the_capacity_are_computed_again(checkpoint):
+def test_features_beyond_the_capacity_are_computed_again_and_that_is_said(checkpoint, caplog):
     model = worlds.make(checkpoint, keep_features=5)
     batches = [worlds.observation(3, seed=seed) for seed in range(3)]
     actions = [worlds.act(model, seen) for seen in batches]
     assert model.bank.get(actions[0].replay["features"]) is None
     assert model.bank.get(actions[2].replay["features"]).shape[0] == 3
     assert worlds.make(checkpoint, keep_features=5).bank.get(actions[2].replay["features"]) is None  # another process
+    for _ in range(20):
+        model.bank.get(actions[0].replay["features"])
+    said = [one.getMessage() for one in caplog.records if "keep_features" in one.getMessage()]
+    assert len(said) == 1, "once"
+    assert "room for 5 chunks" in said[0]
     whole = ObservationBatch.joined(batches)
     replay = torch.cat([one.replay for one in actions])
     order = torch.tensor([7, 2, 4, 6])

@@ -9,6 +9,7 @@ Letters: N rows, S tokens, C features.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -17,8 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+log = logging.getLogger(__name__)
+
 _ROWS = 1 << 16
 """Most rows of a batch: a handle is the batch's number times this, plus the row's."""
+_TELL = 16
+"""Requests in vain before that is said: what was acted before a run was resumed is not there, once."""
 
 
 class FeatureBank:
@@ -29,7 +34,7 @@ class FeatureBank:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._capacity, self._kept = capacity, 0
+        self._capacity, self._kept, self._missed = capacity, 0, 0
         self._batches: OrderedDict[int, Tensor] = OrderedDict()
         self._numbers = itertools.count(int.from_bytes(os.urandom(5)))  # handles of another process are found in none
         self._lock = threading.Lock()
@@ -55,6 +60,7 @@ class FeatureBank:
         with self._lock:
             found = {number: self._batches.get(number) for number, _ in wanted}
         if any(one is None for one in found.values()):
+            self._miss()
             return None
         parts: list[Tensor] = []
         order: list[int] = []
@@ -70,3 +76,14 @@ class FeatureBank:
         if order == sorted(order):
             return whole
         return whole[torch.tensor(order).argsort().to(whole.device)]
+
+    def _miss(self) -> None:
+        self._missed += 1
+        if self._missed == _TELL:
+            log.warning(
+                "model.keep_features: %d micro-batches had chunks of which the features are not here, and computed the backbone "
+                "again: dropped (got room for %d chunks, wanted all from acting to training), or made by a generator that is "
+                "not in the trainer's process (wanted placement 'collocated'); without either, keep_features 0 saves the memory",
+                self._missed,
+                self._capacity,
+            )
