@@ -46,7 +46,9 @@ class Pictures:
         self._out = np.empty((SIZE, SIZE, 3), np.uint8)
         self.triangles = sum(
             int(self.model.mesh_facenum[self.model.geom_dataid[geom]])
-            for geom in np.flatnonzero((self.model.geom_group == 1) & (self.model.geom_type == mujoco.mjtGeom.mjGEOM_MESH))
+            for geom in np.flatnonzero(
+                (self.model.geom_group == 1) & (self.model.geom_type == mujoco.mjtGeom.mjGEOM_MESH)
+            )
         )
 
     def whole(self) -> None:

@@ -90,13 +90,14 @@ def _train(scheduler: str, recipe: Recipe, runs: Path, chosen: argparse.Namespac
         built.train()
 
 
-def summary(scheduler: str, file: Path) -> dict[str, Any]:
-    """Return what the steps that count were."""
+def summary(scheduler: str, file: Path, warm: int | None = None) -> dict[str, Any]:
+    """Return what the steps that count were; ``warm``: how many come before them."""
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] if file.is_file() else []
     lines = [line for line in lines if "env_steps" in line and "step" in line]
     found: dict[str, Any] = {"scheduler": scheduler, "steps": len(lines)}
     found["env_steps_per_second_by_step"] = [round(line["env_steps_per_second"], 1) for line in lines]
-    counted = lines[_WARM.get(scheduler, 1) : -1 if scheduler == "full-async" else None]
+    first = _WARM.get(scheduler, 1) if warm is None else warm
+    counted = lines[first : -1 if scheduler == "full-async" else None]
     if not counted:
         return {**found, "failed": "no step to count"}
     found["counted_steps"] = [line["step"] for line in counted]

@@ -20,7 +20,8 @@ the first, the trainer on the second, weights broadcast by NCCL), ``apart`` (ren
 trainer on both). ``batched`` and ``batched-hybrid``: LIBERO's physics and pictures on the first as two batches of 128 environments
 (``rlvla-sim-libero-gpu`` with its packages in the same interpreter), generator and trainer on the second, 256 x 40 env steps a step.
 
-Rates and steps that count are those of ``scheduler_runs``. ``scaling`` is a cell's rate over ``one``'s, ``scaling_by_pair``
+Rates are those of ``scheduler_runs``; what counts are steps from the fifth on, but full-async's last: until then batches come in
+sizes that were not met before, for which a graph is captured. ``scaling`` is a cell's rate over ``one``'s, ``scaling_by_pair``
 over half of ``pair``'s: what is lost by working together, apart from what two runs take from each other. ``publication_share`` is what new
 weights take from whoever waits for them most: the larger of the trainer's copying and the slowest generator's taking over, as a
 share of all seconds that count. ``controller_share`` is the CPU time of the controller's thread. Each cell runs in a process of its own; an existing result of another cell stays.
@@ -76,6 +77,8 @@ PARTS = {
 _HALVES = ("one", "one-local", "pair")
 """Cells whose runs have half of the cores."""
 _SUMS = ("env_steps_per_second", "env_steps_per_second_device_bound", "env_steps_per_second_schedule_bound")
+_WARM = 4
+"""Steps that do not count."""
 SAVING_S = 60.0
 """That a cell which is told to end may take to save."""
 
@@ -151,10 +154,10 @@ def train(name: str, options: argparse.Namespace) -> None:
         run.train()
 
 
-def summary(name: str, folder: Path) -> dict[str, Any]:
+def summary(name: str, folder: Path, warm: int) -> dict[str, Any]:
     """Return what the steps that count were, and what publications took in them."""
     scheduler = CELLS[name].get("scheduler", {"use": "full-async"})["use"]
-    found = {**scheduler_runs.summary(scheduler, folder / "metrics.jsonl"), "scheduler": name}
+    found = {**scheduler_runs.summary(scheduler, folder / "metrics.jsonl", warm), "scheduler": name}
     if "counted_steps" in found:
         steps = found["counted_steps"]
         found |= publications(folder, len(steps) * found["time/step_s"] * 1e9, steps[0] - 1, steps[-1])
@@ -214,7 +217,7 @@ def played(name: str, options: argparse.Namespace, seconds: float | None) -> dic
     finally:
         for child in children:
             end(child)
-    results = [summary(name, runs / str(copy) / name) for copy in range(copies)]
+    results = [summary(name, runs / str(copy) / name, 2 if options.tiny else _WARM) for copy in range(copies)]
     result = {**results[0], "seconds": time.perf_counter() - began}
     for key in _SUMS:
         if all(key in one for one in results):
@@ -255,7 +258,7 @@ def main() -> None:
     parser.add_argument("--machine", default="this machine", help="what the result says it was measured on")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS)[:3])
     parser.add_argument("--cells", nargs="+", choices=list(CELLS), help="instead of parts")
-    parser.add_argument("--steps", type=int, default=8, help="training steps")
+    parser.add_argument("--steps", type=int, default=10, help="training steps")
     parser.add_argument("--seconds", type=float, help="of all chosen cells together; one that takes longer is ended")
     parser.add_argument("--envs", type=int, default=64, help="for each GPU")
     parser.add_argument("--slots", type=int, default=16, help="parts of a GPU's environments, a process each")
