@@ -21,6 +21,7 @@ from typing import Any
 
 import mujoco
 import numpy as np
+
 from rlvla_sim_libero import startup
 from rlvla_sim_libero.renderer import Renderer
 from rlvla_sim_libero.scene import Scene

@@ -69,7 +69,7 @@ def processes() -> dict[str, float]:
             words, mib = child.cmdline(), _own(child)
         except psutil.Error:
             continue
-        if words and words[0].startswith("ray::_Host"):
+        if words and words[0].startswith("ray::Host"):
             found[f"actors {child.pid}"] = mib
         elif "rlvla.worker" in words:
             found[f"simulator {child.pid}"] = mib

@@ -21,7 +21,7 @@ pytestmark = MARKS
 
 def test_calls_keep_their_order_and_hold_up_nobody(ray):
     """Ray delivers them in any order; while one actor works, another one's calls and a ping are answered."""
-    from rlvla.runtimes.ray import _Host, _packed
+    from rlvla.runtimes.ray_host import Host, packed
 
     release = threading.Event()
 
@@ -37,13 +37,13 @@ def test_calls_keep_their_order_and_hold_up_nobody(ray):
             return self.heard
 
     async def calls():
-        host = _Host({"one": Notes, "other": Notes})
+        host = Host({"one": Notes, "other": Notes})
 
         def send(number, *arguments):
-            return asyncio.create_task(host.send(*_packed(("one", number, [("note", arguments)]))))
+            return asyncio.create_task(host.send(*packed(("one", number, [("note", arguments)]))))
 
         async def heard(name, number):
-            return pickle.loads(await host.call(*_packed((name, number, [], ("all", ()), 0))))
+            return pickle.loads(await host.call(*packed((name, number, [], ("all", ()), 0))))
 
         late = [send(number, number) for number in range(50, 0, -1)]
         while len(host._early) < len(late):
@@ -106,10 +106,11 @@ class Diary:
 @settings(deadline=None, max_examples=50)
 def test_what_nobody_waits_for_travels_together_before_any_later_call(kinds, shuffle):
     """Records, refusals and training steps of a rank, in any order: heard in the order of the calls, few on the wire."""
-    from rlvla.runtimes.ray import _TOGETHER, RayHandle, _Host
+    from rlvla.runtimes.ray import _TOGETHER, RayHandle
+    from rlvla.runtimes.ray_host import Host
 
     async def played():
-        host = _Host({"rank": Diary})
+        host = Host({"rank": Diary})
         handle, waiting = RayHandle("rank", wire := Wire(host)), []
         for number, kind in enumerate(kinds):
             if kind == "wait":
@@ -141,7 +142,8 @@ def test_what_nobody_waits_for_travels_together_before_any_later_call(kinds, shu
 
 def test_chunk_steps_of_many_slots_make_few_calls():
     """8 slots of 4 rows, 4 ranks, a step of 16 chunks: 128 chunk steps reach their ranks in 16 calls, the last beside ``train``."""
-    from rlvla.runtimes.ray import RayHandle, _Host
+    from rlvla.runtimes.ray import RayHandle
+    from rlvla.runtimes.ray_host import Host
 
     class Rank(Diary):
         def record(self, *payload):
@@ -151,7 +153,7 @@ def test_chunk_steps_of_many_slots_make_few_calls():
             return TrainReceipt(version=1, seconds=0.0, metrics={"heard": sum(map(len, self.heard))})
 
     async def played():
-        wires = [Wire(_Host({f"trainer-{number}": Rank})) for number in range(4)]
+        wires = [Wire(Host({f"trainer-{number}": Rank})) for number in range(4)]
         ranks = [RayHandle(f"trainer-{number}", wire) for number, wire in enumerate(wires)]
         group = trainers.TrainerGroup(ranks, cut=False, cycle=32)
         for chunk in range(16):
@@ -178,12 +180,12 @@ def test_references_travel_as_arguments_each_once(ray):
     """In lists and in what travels together too; where they arrive is what they refer to."""
     import ray as library
 
-    from rlvla.runtimes.ray import _packed, _Unpacker
+    from rlvla.runtimes.ray_host import Unpacker, packed
 
     one, other = library.put("one"), library.put([2])
-    packed, *references = _packed([("record", (one, {"b": [other, one]}, 3))])
+    data, *references = packed([("record", (one, {"b": [other, one]}, 3))])
     assert references == [one, other]
-    ((method, arguments),) = _Unpacker(packed, library.get(references)).load()
+    ((method, arguments),) = Unpacker(data, library.get(references)).load()
     assert (method, arguments) == ("record", ("one", {"b": [[2], "one"]}, 3))
 
 
@@ -278,10 +280,11 @@ def test_a_call_that_never_came_is_not_told_to_the_worker_that_took_the_place(se
     """Where a machine is lost and another worker stands already; there, the number is that of another call."""
     from ray.exceptions import ObjectLostError
 
-    from rlvla.runtimes.ray import RayHandle, _Host
+    from rlvla.runtimes.ray import RayHandle
+    from rlvla.runtimes.ray_host import Host
 
     async def play():
-        hosts = [_Host({"notes": notes()}) for _ in range(2)]
+        hosts = [Host({"notes": notes()}) for _ in range(2)]
         wire = Wire(hosts[0])
         wire.host = Reached(hosts[0])
         wire.submit = lambda parts, arguments: answered

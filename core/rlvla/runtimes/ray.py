@@ -1,4 +1,5 @@
-"""The Ray runtime: actors are in Ray worker processes; payloads stay in the object store, receipts come here.
+"""The Ray runtime: actors are in Ray worker processes (:mod:`rlvla.runtimes.ray_host`); payloads stay in the object store, receipts
+come here.
 
 It joins the cluster that RAY_ADDRESS names, or a Ray that runs in this process already, or else starts one that ends with
 the run. Ray listens on every interface whatever it is told, so that one takes nobody without a secret of this process.
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import logging
 import os
@@ -18,13 +18,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rlvla.devices import cluster_address, usable_cores
 from rlvla.errors import ConfigError, PayloadLost, SimulatorError, WorkerDied
 from rlvla.runtimes import Call, Handle, cluster
-from rlvla.runtimes.local import parts_of
 
 if cluster_address() is None and "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
     # It reads this once, when it is imported.
@@ -33,6 +31,8 @@ try:
     import ray
     from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    from rlvla.runtimes.ray_host import Host, packed
 except ImportError as error:
     raise ConfigError(f"run.runtime: 'ray' needs the package ray ({error}); pip install 'rlvla[ray]'") from error
 
@@ -52,180 +52,6 @@ _TOGETHER = 8
 """Calls that nobody waits for, in one call of Ray: so many at most wait to be sent, and keep what they refer to."""
 _Sent = tuple[str, Sequence[Any], Call | None]
 """Method, arguments, and what is called where what they refer to is lost."""
-
-
-def _reference(number: int) -> Any:
-    """Stand for a reference among packed arguments, and for what was fetched of it among those that are unpacked."""
-    raise AssertionError("arguments were not unpacked by _Unpacker")
-
-
-class _Packer(pickle.Pickler):
-    """Packs arguments in one, and takes references out, each once. Ray makes every argument of a call dear, references in it more.
-
-    By themselves references are fetched by Ray, and whoever gets them does not become one more holder of them.
-    """
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.references: list[Any] = []
-
-    def reducer_override(self, value: Any) -> Any:
-        if not isinstance(value, ray.ObjectRef):
-            return NotImplemented
-        self.references.append(value)
-        return _reference, (len(self.references) - 1,)
-
-
-class _Unpacker(pickle.Unpickler):
-    """Puts in what was fetched."""
-
-    def __init__(self, packed: bytes, fetched: Sequence[Any]) -> None:
-        super().__init__(io.BytesIO(packed))
-        self._fetched = fetched
-
-    def find_class(self, module: str, name: str) -> Any:
-        return self._fetched.__getitem__ if (module, name) == _REFERENCE else super().find_class(module, name)
-
-
-_REFERENCE = _reference.__module__, _reference.__qualname__
-
-
-def _packed(value: Any) -> list[Any]:
-    """Return what a call of Ray is given for arguments with references in them."""
-    packer = _Packer(file := io.BytesIO())
-    packer.dump(value)
-    return [file.getvalue(), *packer.references]
-
-
-def _see_own_gpu(given: Sequence[str]) -> None:
-    """Show this process, before torch looks, and its simulators the GPUs that Ray gave it.
-
-    Ray does so itself for CUDA, unless it was told not to (RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES), which would put every
-    worker on the first GPU. EGL counts devices as the driver does.
-    """
-    if given:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(given)
-        if given[0].isdecimal():
-            os.environ["MUJOCO_EGL_DEVICE_ID"] = given[0]
-
-
-class _Host:
-    """Lives in a Ray worker: some of a run's actors, each with a thread of its own.
-
-    Ray calls it on an event loop, so that calls that wait for an actor, or for an earlier call of theirs, hold up nobody.
-    """
-
-    def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
-        _see_own_gpu([str(one) for one in ray.get_gpu_ids()])
-        self._makers = dict(makers)
-        self._actors: dict[str, Any] = {}
-        self._threads = {name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in makers}
-        self._failed: dict[str, Exception] = {}
-        """By actor, of a call that nobody waited for."""
-        self._next = dict.fromkeys(makers, 0)
-        """Number of the next call of each actor: calls reach this process in any order."""
-        self._early: dict[tuple[str, int], asyncio.Future[None]] = {}
-        """Calls that came before their turn."""
-
-    async def call(self, packed: bytes, *fetched: Any) -> Any:
-        """Call a method of an actor, after some that nobody waits for; see :meth:`rlvla.runtimes.Handle.call`.
-
-        Args:
-            packed: name of the actor, number of this call, the methods before with their arguments, the method, its
-                arguments, and how many payloads it returns.
-            fetched: what references among the arguments refer to.
-
-        Returns:
-            The packed receipt, and the payloads.
-        """
-        name, number, sent, call, returns = _Unpacker(packed, fetched).load()
-        called = await self._submitted(name, number, sent, call)
-        receipt, *payloads = parts_of(await called, returns, f"{name}.{call[0]}")
-        receipt = pickle.dumps(receipt, pickle.HIGHEST_PROTOCOL)
-        return (receipt, *payloads) if payloads else receipt
-
-    async def send(self, packed: bytes, *fetched: Any) -> None:
-        """Call methods whose errors show at the next call."""
-        name, number, sent = _Unpacker(packed, fetched).load()
-        await (await self._submitted(name, number, sent, None))
-
-    async def _submitted(self, name: str, number: int, sent: Sequence[Call], call: Call | None) -> asyncio.Future[Any]:
-        """Put calls in their actor's queue, when it is their turn."""
-        await self._turn(name, number)
-        called = asyncio.get_running_loop().run_in_executor(self._threads[name], self._run, name, sent, call)
-        self._passed(name)
-        return called
-
-    async def came(self, name: str, number: int) -> bool:
-        """Say whether a call of an actor has come: one that failed without was given what is lost."""
-        return number < self._next[name]
-
-    async def reached(self, *fetched: Any) -> None:
-        """Be called where what the arguments refer to can be had."""
-
-    async def skip(self, packed: bytes, *fetched: Any) -> None:
-        """Take the place of a call that Ray does not make, since its arguments are lost: others must not wait for it.
-
-        Args:
-            packed: name of the actor, number of the call, what of it nobody waits for, as :meth:`send` takes it, and what the
-                next call that is waited for says; empty: the caller says it.
-            fetched: what references among the arguments refer to.
-        """
-        name, number, sent, why = _Unpacker(packed, fetched).load()
-        if number < self._next[name]:
-            return  # it came, and failed by itself
-        await self._turn(name, number)
-        if why:
-            self._failed.setdefault(name, PayloadLost(why))
-        await (await self._submitted(name, number, sent, None))
-
-    async def _turn(self, name: str, number: int) -> None:
-        """Wait until all calls of an actor before this one have come."""
-        if self._next[name] != number:
-            self._early[name, number] = asyncio.get_running_loop().create_future()
-            await self._early[name, number]
-            del self._early[name, number]
-
-    def _passed(self, name: str) -> None:
-        """Let an actor's next call have its turn."""
-        self._next[name] += 1
-        if (next_one := self._early.get((name, self._next[name]))) is not None:
-            next_one.set_result(None)
-
-    def _run(self, name: str, sent: Sequence[Call], call: Call | None) -> Any:
-        """Call methods in the actor's own thread, where it was made; what failed before ends the one that is waited for."""
-        for method, arguments in sent:
-            try:
-                getattr(self._actor(name), method)(*arguments)
-            except Exception as error:
-                self._failed.setdefault(name, error)
-        if call is None:
-            return None
-        if failed := self._failed.pop(name, None):
-            raise failed
-        method, arguments = call
-        return getattr(self._actor(name), method)(*arguments)
-
-    def _actor(self, name: str) -> Any:
-        if name not in self._actors:
-            self._actors[name] = self._makers[name]()
-        return self._actors[name]
-
-    async def ping(self) -> int:
-        """Answer, with the number of this process."""
-        return os.getpid()
-
-    async def kill(self, name: str) -> None:
-        """End what hangs in an actor's call."""
-        actor: Any = self._actors.get(name)
-        if hasattr(actor, "kill"):
-            actor.kill()
-
-    async def close(self, name: str) -> None:
-        """Close an actor after its present call."""
-        actor: Any = self._actors.get(name)
-        if hasattr(actor, "close"):
-            await asyncio.get_running_loop().run_in_executor(self._threads[name], actor.close)
 
 
 class _Place:
@@ -251,7 +77,7 @@ class _Place:
     def _start(self) -> None:
         # Else Ray keeps what it knows of the last calls: 250 MiB after 20 minutes (benchmarks/results/ray_object_store.md).
         options = {"num_cpus": 0, "max_concurrency": _CALLS, "enable_task_events": False, **self._where}
-        self.host = ray.remote(_Host).options(**options).remote(self._makers)
+        self.host = ray.remote(Host).options(**options).remote(self._makers)
         self._ways.clear()
 
     def submit(self, parts: int, arguments: Sequence[Any]) -> Any:
@@ -325,7 +151,7 @@ class RayHandle:
         self, host: Any, number: int, before: Sequence[_Sent], call: Call, returns: int, last: bool = False
     ) -> list[Any]:
         """Make a call of the worker, after some that nobody waits for; ``last``: not again, should it be lost."""
-        made = self._place.submit(returns + 1, _packed((self.name, number, _plain(before), call, returns)))
+        made = self._place.submit(returns + 1, packed((self.name, number, _plain(before), call, returns)))
         references = [made] if returns == 0 else list(made)
         try:
             receipt = await references[0]
@@ -367,11 +193,11 @@ class RayHandle:
     async def _skip(self, host: Any, number: int, sent: Sequence[_Sent], why: str) -> None:
         """Let the worker go on after a call that never came, with what is left of what nobody waits for in it."""
         try:
-            await host.skip.remote(*_packed((self.name, number, _plain(sent), why)))
+            await host.skip.remote(*packed((self.name, number, _plain(sent), why)))
         except (RayTaskError, ObjectLostError) as error:  # lost since
             rest = [(*instead, None) for _, _, instead in sent if instead is not None]
             why = why or self._lost(sent[0][0], error)
-            await host.skip.remote(*_packed((self.name, number, _plain(rest), why)))
+            await host.skip.remote(*packed((self.name, number, _plain(rest), why)))
 
     def _died(self, when: str) -> WorkerDied:
         """Return what to raise, once: from now on calls go to the next worker, if there is one."""
@@ -386,7 +212,7 @@ class RayHandle:
         if at_once or len(self._sent) == _TOGETHER:
             before, self._sent = self._sent, []
             number = next(self._numbers)
-            made = self._place.submit(0, _packed((self.name, number, _plain(before))))
+            made = self._place.submit(0, packed((self.name, number, _plain(before))))
             self._leave(self._arrived(made, self._place.host, number, before))
 
     def _leave(self, waiting: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
@@ -442,7 +268,7 @@ def _plain(sent: Sequence[_Sent]) -> list[Call]:
 
 async def _reached(host: Any, arguments: Sequence[Any]) -> Exception | None:
     """Return what keeps a worker from getting what arguments refer to; None: nothing does."""
-    _, *references = _packed(arguments)
+    _, *references = packed(arguments)
     try:
         if references:
             await host.reached.remote(*references)
