@@ -17,7 +17,8 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from rlvla.devices import cluster_address, usable_cores
@@ -307,8 +308,7 @@ class RayRuntime:
         self._group: Any = None
         self._started = not ray.is_initialized()
         if self._started:
-            with _own_sigterm():
-                _connect(played)
+            self._thread = _connected(played)
         several = sum(node["Alive"] for node in _ray.nodes()) > 1
         self.address = str(_ray.util.get_node_ip_address()) if several else "127.0.0.1"
         try:
@@ -357,25 +357,36 @@ class RayRuntime:
             self._group = None
         if self._started:
             ray.shutdown()
+            self._thread.shutdown(wait=False)
 
 
-@contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Let SIGTERM do after Ray's start what it did before; Ray's own handlers end the process, with everything left behind.
+def _connected(played: int) -> ThreadPoolExecutor:
+    """Join or start Ray in a thread, so that no signal ends that half way: what is left then crashes when the process exits.
+
+    Returns:
+        The thread. Processes that Ray started end with it.
 
     Raises:
-        KeyboardInterrupt: it came while Ray started.
+        KeyboardInterrupt: SIGTERM or Ctrl-C came meanwhile.
     """
-    if threading.current_thread() is not threading.main_thread() or not callable(signal.getsignal(signal.SIGTERM)):
-        yield
-        return
+    thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
     before = signal.getsignal(signal.SIGTERM)
+    started = thread.submit(_connect, played)
     try:
-        yield
-    except SystemExit as error:  # of Ray's handler
-        raise KeyboardInterrupt("SIGTERM") from error
+        while not wait([started], timeout=0.5).done:  # a wait without end would not hear Ctrl-C
+            pass
+        started.result()
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            signal.alarm(0)  # with its own handler of SIGTERM, Ray sets one that aborts the process 3 seconds later
+            wait([started])
+        ray.shutdown()
+        thread.shutdown(wait=False)
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if threading.current_thread() is threading.main_thread() and callable(before):
+            signal.signal(signal.SIGTERM, before)  # Ray's would end the process with everything left behind
+    return thread
 
 
 def _connect(played: int) -> None:
