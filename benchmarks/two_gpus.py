@@ -194,7 +194,8 @@ def scaling(runs: list[dict[str, Any]]) -> None:
 def environment(out: Path, copy: int, copies: int) -> dict[str, str]:
     """Return the variables of a cell: its kernels are found again by the next one, and no host's memory is guessed at."""
     kernels = {"TORCHINDUCTOR_CACHE_DIR": str(out / "kernels"), "TRITON_CACHE_DIR": str(out / "kernels" / "triton")}
-    gpu = {"CUDA_VISIBLE_DEVICES": str(copy)} if copies > 1 else {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
+    gpu = {"CUDA_VISIBLE_DEVICES": visible[copy]} if copies > 1 else {}
     # Ray ends workers where memory seems short, which virtual machines that grow as they are used always report.
     return {**os.environ, **kernels, **gpu, "RAY_memory_monitor_refresh_ms": "0"}
 
@@ -216,6 +217,9 @@ def played(name: str, options: argparse.Namespace, seconds: float | None) -> dic
                 child.wait(None if seconds is None else max(0.0, began + seconds - time.perf_counter()))
     finally:
         for child in children:
+            if child.poll() is None:
+                child.terminate()
+        for child in children:
             end(child)
     results = [summary(name, runs / str(copy) / name, 2 if options.tiny else _WARM) for copy in range(copies)]
     result = {**results[0], "seconds": time.perf_counter() - began}
@@ -224,6 +228,8 @@ def played(name: str, options: argparse.Namespace, seconds: float | None) -> dic
             result[key] = sum(one[key] for one in results)
     if codes := [child.returncode for child in children if child.returncode]:
         result["ended_by"] = f"exit code {codes[0]}"
+    if any("failed" in one for one in results):
+        result = {key: one for key, one in result.items() if key not in _SUMS} | {"failed": "no step to count"}
     if options.keep:
         for copy in range(copies):
             for file in ("metrics.jsonl", "timeline.jsonl"):
@@ -234,10 +240,7 @@ def played(name: str, options: argparse.Namespace, seconds: float | None) -> dic
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Let a run that has not ended save and take its workers with it, or end it."""
-    if child.poll() is not None:
-        return
-    child.terminate()
+    """Wait until a run that was told to end has saved and taken its workers with it, or end it."""
     try:
         child.wait(SAVING_S)
     except subprocess.TimeoutExpired:

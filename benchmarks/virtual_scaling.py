@@ -4,7 +4,8 @@
     python benchmarks/virtual_scaling.py --controller                # measure the controller again, on real actors, minutes
 
 Every GPU brings 32 environments on 16 cores of its machine and has a generator; one trainer runs on all GPUs beside the
-generators, eight GPUs are a machine, and a machine's slots are served by its own generators. Latencies are of GR00T N1.5 on
+generators, eight GPUs are a machine, and a machine's slots are served by its own generators, in one queue (collocated runs of windows have
+one for each GPU now, decision 055, which is 0.3 to 2.5 % less here). Latencies are of GR00T N1.5 on
 LIBERO, measured on one H200 with 16 cores where not said otherwise: 780 env steps/s; 31 ms and 2.7 ms a row for a chunk of 10
 actions; training 5.6 ms a chunk and pass (its floor of 2.8 ms doubled, as OpenVLA-OFT's measured factor is), 2 passes in
 minibatches of 64 chunks a GPU; weights that train: 2.1 GB in bf16. Chunk steps vary log-normally by 20 %.

@@ -1,7 +1,7 @@
 """GR00T N1.5 on LIBERO spatial with PPO, rollouts never stopping, on four machines of 8 GPUs and 128 cores.
 
-RLinf's 512 windows a step. What is trained is cut among the 32 ranks; every machine's simulators are served by its own eight
-generators. Start Ray on the machines first, and give its address: ``RAY_ADDRESS=10.0.0.1:6379 rlvla train ...``
+RLinf's 512 windows a step. What is trained is cut among the 32 ranks; every GPU's simulators are served by its own
+generator. Start Ray on the machines first, and give its address: ``RAY_ADDRESS=10.0.0.1:6379 rlvla train ...``
 (``core/docs/clusters.md``).
 
 Not run at this size. In virtual time 512 slots of one environment keep the controller busy all of the time, and a third of the speed

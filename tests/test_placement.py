@@ -8,7 +8,7 @@ import rlvla
 from rlvla import configs, placement
 from rlvla.checks import check
 from rlvla.errors import ConfigError
-from rlvla.placement import Placement, Process, Stations, cycle, processes, rank_of, resolve
+from rlvla.placement import Placement, Process, Routes, cycle, processes, rank_of, resolve
 
 
 @pytest.mark.parametrize(
@@ -86,53 +86,82 @@ def test_every_role_has_a_place_whatever_the_numbers(devices, name, on_gpu, gene
     if shared:
         assert len({process.device for process in made}) == len(made)
     nodes = [device // per_node for device in range(devices)]
-    hosts, host_of = found.hosts(2, 7), found.host_of(2, 7)
-    assert len(hosts) == len(set(host_of)) and host_of == sorted(host_of)
-    assert len(set(hosts)) == min(7, len(found.simulator)) and set(hosts) <= set(found.simulator)
-    stations = Stations(found, nodes, [2] * 7, 0)
+    routes = Routes(found, nodes, [2] * 7, 0, 2)
+    assert set(routes.devices) == set(found.simulator[:7])
+    assert set(routes.host_of) == set(range(len(routes.hosts)))
     able = {nodes[device] for device in found.generator}
-    assert len(stations) == len(able)
-    for number, host in enumerate(host_of):
-        served = stations.of_slot(number, hosts[host])
-        by = {nodes[device] for device in found.generator if stations.of_generators(device) == served}
-        assert by == {nodes[hosts[host]]} or (nodes[hosts[host]] not in able and len(by) == 1)
+    assert routes.stations == len(able)
+    for device, station in zip(routes.devices, routes.of_slot, strict=True):
+        by = {nodes[one] for one in found.generator if routes.of_generators[one] == station}
+        assert by == {nodes[device]} or (nodes[device] not in able and len(by) == 1)
 
 
-@given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 40))
-def test_ranks_get_as_many_of_a_steps_windows_and_rows_keep_theirs_where_that_can_be(ranks, rows, units):
-    length = cycle(rows, units)
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 120))
+def test_ranks_get_as_many_of_a_steps_windows_as_can_be(ranks, rows, units):
     if ranks > units:
         return
+    length = cycle(rows, units, ranks)
+    assert length >= ranks
     for step in range(3):
-        count = [rank_of(ticket, ranks, length) for ticket in range(step * units, (step + 1) * units)]
-        if units % ranks == 0 and rows % ranks == 0:
-            assert {count.count(rank) for rank in range(ranks)} == {units // ranks}
-    if rows % units == 0 or units % rows == 0:
-        owners = [
-            {rank_of(ticket, ranks, length) for ticket in range(row, 6 * rows * units, rows)} for row in range(rows)
+        owners = [rank_of(ticket, ranks, length) for ticket in range(step * units, (step + 1) * units)]
+        count = [owners.count(rank) for rank in range(ranks)]
+        assert max(count) - min(count) <= 1
+
+
+@given(
+    devices=st.integers(1, 6),
+    slots=st.lists(st.integers(1, 4), min_size=1, max_size=12),
+    units=st.integers(1, 48),
+    per_device=st.integers(1, 3),
+)
+def test_slots_are_told_apart_only_where_everybody_gets_as_much(devices, slots, units, per_device):
+    """Every generator serves a slot, and rows are divided evenly, or a machine's generators share what they ask for."""
+    if devices > units:
+        return
+    placed, rows = Placement(devices, *[tuple(range(devices))] * 3, shared=True), sum(slots)
+    length = cycle(rows, units, devices)
+    routes = Routes(placed, [0] * devices, slots, length, per_device)
+    if routes.stations == 1:
+        assert set(routes.of_slot) == {0}
+        assert routes.devices == [
+            number % (min(per_device * devices, len(slots))) % devices for number in range(len(slots))
         ]
-        assert all(len(some) == 1 for some in owners)
+        return
+    assert routes.stations == devices
+    served, simulated = [0] * devices, [0] * devices
+    first = 0
+    for size, station, device in zip(slots, routes.of_slot, routes.devices, strict=True):
+        trained_by = {
+            rank_of(t, devices, length) for row in range(first, first + size) for t in range(row, 9 * units, rows)
+        }
+        assert trained_by == {station}, "all its windows are that rank's"
+        assert device == station
+        served[station] += size
+        simulated[device] += size
+        first += size
+    assert set(served) == set(simulated) == {rows // devices}
+    assert all(routes.hosts.count(device) == min(per_device, routes.devices.count(device)) for device in range(devices))
 
 
 def test_a_slot_is_served_beside_the_rank_that_trains_on_it():
     """What a model keeps of a chunk on its GPU is then there in training; else a slot is served by its machine."""
     beside = Placement(4, *[(0, 1, 2, 3)] * 3, shared=True)
     nodes, slots = [0, 0, 1, 1], [4] * 8
-    hosts, host_of = beside.hosts(2, 8), beside.host_of(2, 8)
-    stations = Stations(beside, nodes, slots, 32)
-    found = [stations.of_slot(number, hosts[host_of[number]]) for number in range(8)]
-    assert found == [0, 0, 1, 1, 2, 2, 3, 3] == [hosts[one] for one in host_of]
-    assert [stations.of_generators(device) for device in range(4)] == [0, 1, 2, 3]
-    assert found == [rank_of(4 * number, 4, 32) for number in range(8)]
-    for other, length in (
-        (beside, 0),  # groups go to ranks in turn
-        (beside, 24),  # a row's windows are several ranks'
-        (Placement(4, (0, 1, 2, 3), (2, 3), (0, 1, 2, 3), shared=True), 32),
-        (Placement(4, *[(0, 1, 2, 3)] * 3, shared=False), 32),
+    routes = Routes(beside, nodes, slots, 32, 2)
+    assert routes.of_slot == routes.devices == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert routes.of_generators == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert Routes(beside, nodes, slots, 16).of_slot == [0, 1, 2, 3, 0, 1, 2, 3], "a step is half of the rows"
+    for other, sizes, length in (
+        (beside, slots, 0),  # groups go to ranks in turn
+        (beside, slots, 24),  # a row's windows are several ranks'
+        (beside, [6, 6, 6, 6, 4, 4], 32),  # a slot is of two ranks
+        (beside, [16, 4, 4, 4, 4], 32),
+        (Placement(4, (0, 1, 2, 3), (2, 3), (0, 1, 2, 3), shared=True), slots, 32),
+        (Placement(4, *[(0, 1, 2, 3)] * 3, shared=False), slots, 32),
     ):
-        found = Stations(other, nodes, slots, length)
-        assert len(found) == len({nodes[device] for device in other.generator}), "one a machine"
-        assert len({found.of_slot(number, device) for number, device in enumerate(hosts)}) == len(found)
+        routes = Routes(other, nodes, sizes, length)
+        assert routes.stations == len({nodes[device] for device in other.generator}), "one a machine"
+        assert set(routes.of_slot) == set(range(routes.stations))
 
 
 def test_actors_have_processes_of_their_own_unless_they_share_a_gpu():

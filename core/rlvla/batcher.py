@@ -7,8 +7,8 @@ A batch is launched when a generator is idle and
 * waiting for whoever is expected next would cost more than it saves.
 
 Where several generators are idle, those who wait are dealt out among them: n rows cost each a + b n / idle seconds, and
-idle time is free. Whoever has been idle for longest is taken, so that all do as much: a trainer on all GPUs waits for the
-one that generates most.
+idle time is free. Whoever has been idle for longest is taken, so that all of a station do as much: a trainer on all GPUs
+waits for the one that generates most.
 
 A call with n rows takes about a + b n seconds (measured, :class:`rlvla.latency.LatencyCurve`). If the n rows that wait are held back for
 d seconds until m more arrive, the n lose d + b m, and the m gain a - d: they need not wait for a call that began without

@@ -51,7 +51,7 @@ class Specs:
     def cycle(self) -> int:
         """Units after which trainer ranks repeat (:func:`rlvla.placement.cycle`); 0: units go to them in turn."""
         windows = self.algo.unit == "window" and self.algo.partial_reset
-        return placement.cycle(sum(self.slots), self.units_per_step) if windows else 0
+        return placement.cycle(sum(self.slots), self.units_per_step, self.placement.ranks) if windows else 0
 
     @property
     def trajectory_chunks(self) -> int:

@@ -158,11 +158,15 @@ class Engine:
 
     def _by_station(self) -> list[list[Handle]]:
         """Return the generators of each station."""
-        stations = placement.Stations(self.specs.placement, self._runtime.nodes(), self.specs.slots, self.specs.cycle)
-        found: list[list[Handle]] = [[] for _ in range(len(stations))]
+        routes = self._routes(self.specs.slots)
+        found: list[list[Handle]] = [[] for _ in range(routes.stations)]
         for device, handle in zip(self._generator_devices(), self.generators, strict=True):
-            found[stations.of_generators(device)].append(handle)
+            found[routes.of_generators[device]].append(handle)
         return found
+
+    def _routes(self, slots: Sequence[int]) -> placement.Routes:
+        placed, per_device = self.specs.placement, self.config.run.sim_hosts
+        return placement.Routes(placed, self._runtime.nodes(), slots, self.specs.cycle, per_device)
 
     def _generator_devices(self) -> list[int]:
         return [device for device in self.specs.placement.generator for _ in range(self.config.run.generators)]
@@ -192,9 +196,8 @@ class Engine:
         }
         found["trainer"] = [names[one] for one in placed.trainer]
         if self.specs.sim.device == "gpu":
-            shape = self.config.run.sim_hosts, len(self.specs.slots)
-            hosts = placed.hosts(*shape)
-            found |= {f"sim-{number}": [names[hosts[host]]] for number, host in enumerate(placed.host_of(*shape))}
+            devices = self._routes(self.specs.slots).devices
+            found |= {f"sim-{number}": [names[device]] for number, device in enumerate(devices)}
         return found
 
     async def start(self, resume_from: Path | None, simulators: bool) -> None:
@@ -233,21 +236,18 @@ class Engine:
             (own := f"{name}-{number}"): partial(making.make_simulator, config, specs, own, number, size, directory)
             for number, size in enumerate(sizes)
         }
-        placed, nodes = specs.placement, self._runtime.nodes()
-        stations = placement.Stations(placed, nodes, sizes, specs.cycle)
-        names, shape = list(makers), (config.run.sim_hosts, len(makers))
-        hosts, host_of = placed.hosts(*shape), placed.host_of(*shape)
+        names, nodes, routes = list(makers), self._runtime.nodes(), self._routes(sizes)
         actors: dict[str, Handle] = {}
-        for host, device in enumerate(hosts):
-            part = [one for number, one in enumerate(names) if host_of[number] == host]
+        for host, device in enumerate(routes.hosts):
+            part = [one for one, at in zip(names, routes.host_of, strict=True) if at == host]
             started = self._runtime.start({own: makers[own] for own in part}, replaceable=True, device=device)
             actors |= dict(zip(part, started, strict=True))
         slots, first = [], 0
         for number, (size, actor) in enumerate(zip(sizes, (actors[own] for own in names), strict=True)):
-            device = hosts[host_of[number]]
+            device = routes.devices[number]
             shares = device if specs.sim.device == "gpu" else nodes[device]
             rows = [Row(first + place) for place in range(size)]
-            slots.append(Slot(number, actor, rows, shares, stations.of_slot(number, device)))
+            slots.append(Slot(number, actor, rows, shares, routes.of_slot[number]))
             first += size
         return slots
 

@@ -114,13 +114,9 @@ class _Places:
         self._per_device = config.run.generators
         self._threads = float(config.run.threads or min(8, profile.cores))
         self._nodes = machines_of(specs.placement.devices, machines)
-        shape = config.run.sim_hosts, len(slots)
-        hosts = self._placed.hosts(*shape)
-        self._simulators = [hosts[host] for host in self._placed.host_of(*shape)]
-        """Device of each slot."""
-        self._stations = placement.Stations(self._placed, self._nodes, slots, specs.cycle)
+        self._routes = placement.Routes(self._placed, self._nodes, slots, specs.cycle, config.run.sim_hosts)
         self.generators = len(self._placed.generator) * self._per_device
-        self.stations = len(self._stations)
+        self.stations = self._routes.stations
         self.capacities = {self._cores(node): float(profile.cores) for node in self._nodes}
 
     def on(self, kind: Kind, number: int) -> Sequence[tuple[str, float]]:
@@ -135,15 +131,16 @@ class _Places:
 
     def station(self, kind: Kind, number: int) -> int:
         """Return the station whose generator an actor is, or by which it is served."""
-        device = self._devices(kind, number)[0]
-        return self._stations.of_slot(number, device) if kind == "simulator" else self._stations.of_generators(device)
+        if kind == "simulator":
+            return self._routes.of_slot[number]
+        return self._routes.of_generators[self._devices(kind, number)[0]]
 
     def _devices(self, kind: Kind, number: int) -> Sequence[int]:
         if kind == "trainer":
             return self._placed.trainer
         if kind == "generator":
             return (self._placed.generator[number // self._per_device],)
-        return (self._simulators[number],)
+        return (self._routes.devices[number],)
 
     def _cores(self, node: int) -> str:
         return "cores" if self._nodes[-1] == 0 else f"cores of machine {node}"

@@ -226,7 +226,7 @@ class Graph:
 
         See :func:`rlvla.latency.round_seconds`. None before generators and slots were measured.
         """
-        curve = self._batchers[0].curve.fit()
+        curve = next((found for one in self._batchers if (found := one.curve.fit()) is not None), None)
         measured = [one for one in self._devices.values() if one.steps]
         if curve is None or not measured:
             return None

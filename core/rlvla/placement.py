@@ -3,8 +3,8 @@
 A device is a GPU of the machine or cluster, numbered machine by machine; without GPUs it is a part of the machine's cores that
 a rank or a generator runs on, so that the same run can be tried anywhere. Light: no torch, no ray.
 
-Nothing has to divide anything: slots are dealt out to the simulators' devices, units go to trainer ranks by ticket, and a slot is
-served by the generators beside the rank that trains on what it plays, or by any of its machine (:class:`Stations`).
+Nothing has to divide anything: slots are dealt out to the simulators' devices, units go to trainer ranks by ticket, and any generator of
+a machine serves any of its slots, but where everything is even: there a slot has its own GPU (:class:`Routes`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,6 @@ class Placement:
         """Trainer ranks."""
         return len(self.trainer)
 
-    def hosts(self, per_device: int, slots: int) -> list[int]:
-        """Return the device of each process of simulators, ascending."""
-        count = min(per_device * len(self.simulator), slots)
-        return [self.simulator[host * len(self.simulator) // count] for host in range(count)]
-
-    def host_of(self, per_device: int, slots: int) -> list[int]:
-        """Return the process of each slot, a place in :meth:`hosts`: neighbours are together, as their units are at a trainer rank."""
-        count = min(per_device * len(self.simulator), slots)
-        return [slot * count // slots for slot in range(slots)]
-
     def __str__(self) -> str:
         """Return one line: who is where."""
         return ", ".join(f"{role} {written(getattr(self, role))}" for role in ROLES)
@@ -82,16 +72,17 @@ def processes(placement: Placement, generators: int) -> list[Process]:
     return alone + [Process(device, (), rank) for device, rank in ranks.items()]
 
 
-def cycle(rows: int, units: int) -> int:
+def cycle(rows: int, units: int, ranks: int) -> int:
     """Return the windows after which trainer ranks repeat, where ticket t is played by row t mod rows.
 
-    So that a row's windows are one rank's wherever a step's units can be shared out evenly like that.
+    A step's units are shared out as evenly as can be; where that allows it, all windows of a row are one rank's.
 
     Args:
         rows: environments.
         units: of a training step.
+        ranks: how many there are.
     """
-    return rows if units % rows == 0 else units
+    return rows if units % rows == 0 and rows % ranks == 0 else units
 
 
 def rank_of(ticket: int, ranks: int, cycle: int) -> int:
@@ -99,48 +90,72 @@ def rank_of(ticket: int, ranks: int, cycle: int) -> int:
     return ticket % cycle * ranks // cycle
 
 
-class Stations:
-    """Which generators serve which slots: each station some generators, each slot one station.
+class Routes:
+    """Where each slot's simulator is, and which generators serve it: those of one station.
 
-    Where every device of a generator has a trainer rank beside it, and a slot's windows are one rank's, a slot is served by the
-    generators of that device: what a model keeps there of a chunk (features, of GR00T) is found again in training, and pictures
-    travel to one place. Otherwise by those of its machine; a machine that has none is given another's.
+    Where each generator has a trainer rank beside it, and every rank trains on the windows of as many rows and of whole slots, a
+    slot is served by the generators of its rank's device: what a model keeps there of a chunk (features, of GR00T) is found
+    again in training. Its simulator is on that device too, where there are any. Everywhere else slots are dealt out to the simulators'
+    devices one by one, and a station is a machine, whose generators share what its slots ask for; a machine that has none is given
+    another's.
 
     Args:
         placed: where everybody is.
         nodes: machine of each device.
         slots: rows of each slot.
         cycle: units after which ranks repeat, of windows; 0: units go to ranks in turn.
+        per_device: processes of simulators on each of their devices, at most.
     """
 
-    def __init__(self, placed: Placement, nodes: Sequence[int], slots: Sequence[int], cycle: int) -> None:
-        self._placed, self._nodes, self._slots, self._cycle = placed, nodes, slots, cycle
-        rows = sum(slots)
-        self._beside = placed.shared and placed.generator == placed.trainer and cycle > 0 and rows % cycle == 0
-        groups = placed.generator if self._beside else [nodes[device] for device in placed.generator]
-        self._groups = sorted(set(groups))
-        """Devices, or machines."""
+    def __init__(
+        self, placed: Placement, nodes: Sequence[int], slots: Sequence[int], cycle: int, per_device: int = 1
+    ) -> None:
+        ranks = _owners(placed, slots, cycle)
+        groups = [nodes[device] for device in placed.generator] if ranks is None else placed.generator
+        names = sorted(set(groups))
+        self.stations = len(names)
+        """How many there are."""
+        self.of_generators = dict(zip(placed.generator, (names.index(one) for one in groups), strict=True))
+        """Station of each device with generators."""
+        self.hosts: list[int] = []
+        """Device of each process of simulators."""
+        self.host_of: list[int] = []
+        """Process of each slot's simulator, a place in ``hosts``."""
+        if ranks is not None and placed.simulator == placed.trainer:
+            self.host_of = [0] * len(slots)
+            for rank, device in enumerate(placed.trainer):
+                mine = [number for number, one in enumerate(ranks) if one == rank]
+                first, count = len(self.hosts), min(per_device, len(mine))
+                self.hosts += [device] * count
+                for place, number in enumerate(mine):
+                    self.host_of[number] = first + place % count
+        else:
+            count = min(per_device * len(placed.simulator), len(slots))
+            self.hosts = [placed.simulator[host % len(placed.simulator)] for host in range(count)]
+            self.host_of = [number % count for number in range(len(slots))]
+        self.devices = [self.hosts[host] for host in self.host_of]
+        """Of each slot's simulator."""
         own = sorted({nodes[device] for device in placed.simulator})
-        self._served = {
-            node: self._groups.index(node) if node in self._groups else place % len(self._groups)
-            for place, node in enumerate(own)
-        }
+        served = {node: names.index(node) if node in names else place % len(names) for place, node in enumerate(own)}
+        self.of_slot = [served[nodes[device]] for device in self.devices] if ranks is None else ranks
+        """Station of each slot."""
 
-    def __len__(self) -> int:
-        return len(self._groups)
 
-    def of_generators(self, device: int) -> int:
-        """Return the station of a device's generators."""
-        return self._groups.index(device if self._beside else self._nodes[device])
-
-    def of_slot(self, number: int, device: int) -> int:
-        """Return the station of a slot, whose simulator is at a device."""
-        if not self._beside:
-            return self._served[self._nodes[device]]
-        middle = (
-            sum(self._slots[:number]) + self._slots[number] // 2
-        )  # of a slot that is two ranks', most is that one's
-        return rank_of(middle, self._placed.ranks, self._cycle)
+def _owners(placed: Placement, slots: Sequence[int], cycle: int) -> list[int] | None:
+    """Return the rank beside the generators that are to serve each slot; None: they are not to be told apart."""
+    if not placed.shared or placed.generator != placed.trainer or not cycle or sum(slots) % cycle:
+        return None
+    rows = [rank_of(row, placed.ranks, cycle) for row in range(sum(slots))]
+    found: list[int] = []
+    first = 0
+    for size in slots:
+        mine = set(rows[first : first + size])
+        first += size
+        if len(mine) != 1:
+            return None
+        found += mine
+    even = len({rows.count(rank) for rank in range(placed.ranks)}) == 1
+    return found if even else None
 
 
 def transport(placement: Placement, *, ray: bool, gpus: bool, chosen: str | None) -> str:

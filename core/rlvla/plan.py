@@ -90,12 +90,11 @@ def _each_device(config: RunConfig, specs: Specs, machines: int) -> list[str]:
     placed = specs.placement
     if placed.devices == 1:
         return []
-    shape = config.run.sim_hosts, len(specs.slots)
-    hosts, host_of = placed.hosts(*shape), placed.host_of(*shape)
     nodes = forecast.machines_of(placed.devices, machines)
+    routes = placement.Routes(placed, nodes, specs.slots, specs.cycle, config.run.sim_hosts)
     alike: defaultdict[str, list[int]] = defaultdict(list)
     for device in range(placed.devices):
-        sizes = [size for number, size in enumerate(specs.slots) if hosts[host_of[number]] == device]
+        sizes = [size for size, at in zip(specs.slots, routes.devices, strict=True) if at == device]
         parts = [f"{len(sizes)} slots of {min(sizes)} to {max(sizes)} environments"] if sizes else []
         if device in placed.generator:
             parts.append("a generator" if config.run.generators == 1 else f"{config.run.generators} generators")

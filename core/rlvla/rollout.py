@@ -48,7 +48,7 @@ class Slot:
     device: int = 0
     """Which of the simulators' devices it shares with others (the cores of a machine are one)."""
     station: int = 0
-    """The generators that serve it (:class:`rlvla.placement.Stations`)."""
+    """The generators that serve it (:class:`rlvla.placement.Routes`)."""
     observation: Any = None
     """Reference to the present observation of all rows."""
     action: Any = None

@@ -83,7 +83,8 @@ class FeatureBank:
             log.warning(
                 "model.keep_features: %d micro-batches had chunks of which the features are not here, and computed the backbone "
                 "again: dropped (got room for %d chunks, wanted all from acting to training), or made by a generator that is "
-                "not in the trainer's process (wanted placement 'collocated'); without either, keep_features 0 saves the memory",
+                "not in the trainer's process (wanted placement 'collocated', and slots that divide evenly among GPUs); without that, "
+                "keep_features 0 saves the memory",
                 self._missed,
                 self._capacity,
             )
