@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+_DEVICE = re.compile(r"cpu|cuda(:(0|[1-9][0-9]?))?")
 
 
 def device_problem(name: str) -> str:

@@ -6,7 +6,7 @@ mujoco_warp 4.0.0 has no way to be told so: functions of its modules are replace
 Newton's Hessian is summed up in groups of constraint rows, and mujoco_warp makes fewer groups the more worlds there are (``solver.py``,
 ``_jtdaj_groups_per_world``, 4.0.0): sums in another order, other last bits. Measured on the CPU, libero_goal task 8: the first
 substep with contacts parts batches of 1, 2, 3 and 4 worlds; with one number of groups batches of 1, 2, 3, 4, 6 and 9 are
-equal for 60 substeps with up to 345 rows. Only models that :mod:`rlvla.mujoco_warp.sums` does not know still need it.
+equal for 60 substeps with up to 345 rows. Models that :mod:`rlvla.mujoco_warp.sums` knows would not need it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ordered:
             raise SimulatorError(_refusal(f"is here, and what it adds up was looked at in {_VERSION} only"))
         self._order = RowOrder(mujoco_model, model, data)
         self._sums = Sums(model, data) if gathers(mujoco_model, model) else None
-        # CONTACTS would put contacts in order, which nothing needs; ATOMICS sorts what is added.
+        # CONTACTS would put contacts in order, which nothing needs; ATOMICS adds in the order of threads.
         kinds = mjw.DeterminismType
         model.opt.deterministic = kinds.CONSTRAINT if self._sums is not None else kinds.CONSTRAINT | kinds.ATOMICS
         self._data = data

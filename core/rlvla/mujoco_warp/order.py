@@ -4,8 +4,9 @@ mujoco_warp hands out contacts, constraint rows and blocks of rows by atomic cou
 them every sum over rows. Its own ordering (``constraint.py``, ``_sort_constraints``, 4.0.0) is empty. Here the rows of each world
 are moved: equality, friction, limits and contacts stay in that order, and within each, rows go by type and number of what they
 constrain, those of contacts by both geoms and the number in the pair (``geomcollisionid``); rows of one constraint, which have
-neighbouring places from the start, keep theirs. What points to rows follows. Left where they are: contacts, which nothing adds
-up in their order, and numbers of the sparse Jacobian, which are reached by their addresses.
+neighbouring places from the start, keep theirs. What points to rows follows. Left where they are: contacts, which are added up in
+their order for elliptic cones with a dense Jacobian alone (worlds have a sparse one instead), and numbers of the sparse Jacobian,
+which are reached by their addresses.
 
 Which rows or contacts are left out where they do not fit is chance, so bits are equal where nothing overflows.
 Letters: N worlds, R rows that fit, V degrees of freedom.
@@ -205,14 +206,15 @@ class RowOrder:
         data: of mujoco_warp, N worlds.
 
     Raises:
-        SimulatorError: the model has what rows cannot be told apart by (flexes, more than 2**20 geoms).
+        SimulatorError: the model has what rows cannot be told apart by (flexes, signed distance fields, 2**20 geoms or more).
     """
 
     def __init__(self, mujoco_model: mujoco.MjModel, model: Any, data: Any) -> None:
-        if mujoco_model.nflex or mujoco_model.ngeom >= _MOST:
+        fields = int((mujoco_model.geom_type == mujoco.mjtGeom.mjGEOM_SDF).sum())
+        if mujoco_model.nflex or fields or mujoco_model.ngeom >= _MOST:
             raise SimulatorError(
-                f"deterministic: got a model with {mujoco_model.nflex} flexes and {mujoco_model.ngeom} geoms, wanted no flex and "
-                f"fewer than {_MOST} geoms, whose contacts can be put in order: leave deterministic out"
+                f"deterministic: got a model with {mujoco_model.nflex} flexes, {fields} signed distance fields and {mujoco_model.ngeom} "
+                f"geoms, wanted none, none and fewer than {_MOST}, whose contacts can be put in order: leave deterministic out"
             )
         shape = (data.nworld, data.njmax)
         self._dim = shape

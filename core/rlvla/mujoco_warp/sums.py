@@ -1,7 +1,7 @@
 """The solver's sums over constraint rows, each by one thread (or one tree of threads), in the order of the rows.
 
-mujoco_warp adds them up by atomics: on a GPU in an order by chance. What it has against that (``DeterminismType.ATOMICS``) sorts
-a record for every number that might be added: for the Hessian of 256 worlds of LIBERO 1.5e8 in every iteration. Here each
+mujoco_warp adds them up by atomics: on a GPU in an order by chance. What it has against that (``DeterminismType.ATOMICS``) sorts,
+by threads, a record for every number that might be added: for the Hessian of 256 worlds of LIBERO 1.5e8 in every iteration. Here each
 number that comes out gathers what belongs to it, from rows that have their order (:mod:`rlvla.mujoco_warp.order`). So ATOMICS is
 needed only for models of which :func:`gathers` is false.
 
@@ -279,7 +279,7 @@ def gathers(model: mujoco.MjModel, made: Any) -> bool:
     """Say whether no number of a step is added up by atomics of which there are two or more, beside those that are replaced here.
 
     Looked at is all that adds by atomics in mujoco_warp 4.0.0: tendons, flexes, gravity compensation, adhesion, moving surfaces,
-    actuators that share a degree of freedom, trees whose inertia is factorised level by level, integrators, and the solver.
+    actuators that share a degree of freedom, trees whose inertia is factorised level by level, fluids, integrators, and the solver.
     Left to chance are forces on bodies that sensors tell (``cfrc_ext``), and energies: no state follows from them.
 
     Args:
@@ -287,12 +287,13 @@ def gathers(model: mujoco.MjModel, made: Any) -> bool:
         made: what mujoco_warp made of it.
     """
     joints = model.actuator_trnid[:, 0]
+    if np.any(model.actuator_trntype != mujoco.mjtTrn.mjTRN_JOINT) or len(set(joints)) < model.nu:
+        return False
     hinges = np.isin(model.jnt_type[joints], (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
-    apart = len(set(joints)) == model.nu and bool(
-        np.all(model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT) and hinges.all()
-    )
+    fluid = model.opt.density or model.opt.viscosity
     return bool(
-        apart
+        hinges.all()
+        and not (fluid and model.opt.integrator == mujoco.mjtIntegrator.mjINT_IMPLICITFAST)
         and model.opt.solver == mujoco.mjtSolver.mjSOL_NEWTON
         and made.is_sparse == (model.opt.cone == mujoco.mjtCone.mjCONE_ELLIPTIC)
         and model.opt.integrator in _INTEGRATORS

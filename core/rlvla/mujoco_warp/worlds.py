@@ -148,7 +148,9 @@ class Worlds:
         """That was reckoned with."""
         # The model's own start as it is: its contacts may not fit, and nobody looks at them.
         data = mujoco.MjData(model) if start is None else start
-        with self.turn(), self.warp():
+        with self.turn(), self.warp(), ExitStack() as stack:
+            if deterministic and model.opt.cone == mujoco.mjtCone.mjCONE_ELLIPTIC:
+                data = stack.enter_context(_sparse(model, data))
             try:
                 room = (model, data, count, limits.contacts, limits.constraints, pixels, self.device, free_bytes)
                 self.room = room_for(*room, savings)
@@ -455,6 +457,23 @@ def _fixed_geoms(model: mujoco.MjModel) -> list[Any]:
     columns = (fixed, int), (model.geom_bodyid[fixed], int), (model.geom_pos[fixed], wp.vec3)
     arrays = [wp.array(np.ascontiguousarray(column), dtype=kind) for column, kind in columns]
     return [*arrays, wp.array(mat_F9.reshape(-1, 3, 3), dtype=wp.mat33)]
+
+
+@contextmanager
+def _sparse(model: Any, data: Any) -> Iterator[Any]:
+    """Let a model's Jacobian be sparse meanwhile; returns its state with one.
+
+    mujoco_warp adds up the Hessian of elliptic cones over contacts, whose places are chance, where the Jacobian is dense; over rows,
+    which are in order, where it is sparse (4.0.0).
+    """
+    before = model.opt.jacobian
+    model.opt.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
+    try:
+        data = copy.copy(data)
+        mujoco.mj_forward(model, data)
+        yield data
+    finally:
+        model.opt.jacobian = before
 
 
 def _search_threads(constraints: int) -> int:

@@ -55,8 +55,18 @@ def crowd(*_):
     return scene.compiled()
 
 
+def few(*_):
+    """Return an arm and a block: so few degrees of freedom that MuJoCo takes a dense Jacobian, with elliptic cones."""
+    import mujoco
+
+    block = "<body pos='.33 .02 .05'><freejoint/><geom type='box' size='.04 .04 .04' mass='.2'/></body>"
+    twin = block.replace("'.33 .02 .05'", "'.36 .03 .14'")
+    return mujoco.MjModel.from_xml_string(HEAP.format(cone="elliptic", integrator="Euler", blocks=block + twin))
+
+
 SCENES = {
     "dense": crowd,
+    "elliptic": few,
     "sparse": lambda: heap("elliptic"),
     "atomics": lambda: heap("pyramidal"),  # whose sums are mujoco_warp's own
 }
@@ -143,11 +153,18 @@ def test_rows_go_by_class_and_by_what_they_constrain():
 
 
 def test_models_whose_sums_are_not_known_keep_mujoco_warps_own():
+    import mujoco
+
     from rlvla.mujoco_warp.start import mjw
     from rlvla.mujoco_warp.worlds import Limits, Worlds
 
     kinds = mjw.DeterminismType
+    pushed = HEAP.format(cone="elliptic", integrator="Euler", blocks="").replace(
+        '<motor joint="tip"/>', '<motor site="hand"/>'
+    )
+    pushed = pushed.replace('<geom type="sphere" size=".04"/>', '<geom size=".04"/><site name="hand"/>')
     for model, wanted in (
+        (mujoco.MjModel.from_xml_string(pushed), kinds.CONSTRAINT | kinds.ATOMICS),
         (heap("elliptic"), kinds.CONSTRAINT),
         (heap("elliptic", "implicit"), kinds.CONSTRAINT | kinds.ATOMICS),
         (heap("pyramidal"), kinds.CONSTRAINT | kinds.ATOMICS),
@@ -167,7 +184,7 @@ def test_a_model_whose_contacts_have_no_order_is_refused():
         "<mujoco><worldbody><flexcomp name='cloth' type='grid' count='3 3 1' spacing='.1 .1 .1' dim='2'>"
         "<edge equality='true'/></flexcomp></worldbody></mujoco>"
     )
-    with pytest.raises(SimulatorError, match="deterministic: got a model with 1 flexes .* leave deterministic out"):
+    with pytest.raises(SimulatorError, match="deterministic: got a model with 1 flexes, .* leave deterministic out"):
         Worlds(model, 1, limits=Limits(8, 32), device="cpu", deterministic=True)
 
 

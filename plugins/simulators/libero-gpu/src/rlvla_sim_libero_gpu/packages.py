@@ -40,7 +40,7 @@ def simulator(config: LiberoGpuConfig, rows: int) -> LiberoGpuSimulator:
     if lacking := missing():
         raise SimulatorError(
             f"libero-gpu needs {'; '.join(lacking)}: rlvla simulators install libero-gpu (an environment over this one, where "
-            f"'libero' keeps its mujoco), or pip install '{DISTRIBUTION}[gpu]' where nobody needs another"
+            f"'libero' keeps its mujoco), or pip install --no-deps mujoco==3.17.0 mujoco-warp==4.0.0 warp-lang==1.19.0 where nobody needs another"
         )
     from rlvla_sim_libero_gpu.simulator import LiberoGpuSimulator
 
