@@ -138,7 +138,8 @@ def simulating(options: argparse.Namespace) -> Iterator[User]:
                 for step in range(CHUNK):
                     batch.step(action[step], live)
                 batch.draw()
-                torch.cuda.current_stream().synchronize()  # type: ignore[no-untyped-call]
+                if DEVICE.type == "cuda":  # of these worlds alone: others work on
+                    torch.cuda.current_stream().synchronize()  # type: ignore[no-untyped-call]
                 steps += CHUNK * worlds
         return steps / taken
 
