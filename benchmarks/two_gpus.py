@@ -4,27 +4,31 @@
     python benchmarks/two_gpus.py --out results --parts scaling --seconds 540      # then sharded, then hybrid
     python benchmarks/two_gpus.py --out /tmp/two --tiny                # small sizes on the fake simulator, two parts of a CPU
 
-It needs Ray (``rlvla[ray]``; the wheel of 2.60 for Python 3.12 has 79 MB), GR00T and LIBERO, and no network. Parts may be run one
-by one, for instance where a machine can be had for minutes only: a result stands in ``--out`` as soon as its cell has ended, cells of
-other parts stay, ``--seconds`` is shared by the cells at hand, and kernels that were compiled are kept in ``--out`` too.
+It needs Ray (``rlvla[ray]``; the wheel of 2.60 for Python 3.12 has 79 MB), GR00T and LIBERO, and no network. Parts may be run
+one by one, for instance where a machine can be had for minutes only: a result stands in ``--out`` as soon as its cell has
+ended, cells of other parts stay, ``--seconds`` is shared by the cells at hand, and kernels that were compiled are kept in
+``--out`` too.
 
 The work of a step is fixed for each GPU: 64 environments (4 in each of 16 processes) x 80 env steps of one task of LIBERO
-spatial, two 256-pixel cameras rendered through EGL on the GPU that the placement says, chunks of 10, one pass over 512 chunks in
-optimizer steps of 256. The model is a full-size GR00T N1.5 with random weights: backbone frozen, its features kept, head trained.
+spatial, two 256-pixel cameras rendered through EGL on the GPU that the placement says, chunks of 10, one pass over 512 chunks
+in optimizer steps of 256. The model is a full-size GR00T N1.5 with random weights: backbone frozen, its features kept, head
+trained.
 
-Cells: ``one-local`` and ``one`` (what Ray costs), both on one GPU and half of the cores, as its share of the machine is (``one-all``
-has all of them); ``pair``, two runs like ``one`` at once, a GPU and half of the cores each, which share nothing but the machine
-(rates are their sum, all else is the first one's); on two GPUs ``collocated`` (a generator and a trainer rank in one
-process on each, gradients added up), ``fsdp`` (the same, parameters and optimizer cut among ranks), ``disaggregated`` (a generator on
-the first, the trainer on the second, weights broadcast by NCCL), ``apart`` (rendering on the first, the model on the second), ``hybrid`` (rendering on the first, generator on the second, the
-trainer on both). ``batched`` and ``batched-hybrid``: LIBERO's physics and pictures on the first as two batches of 128 environments
-(``rlvla-sim-libero-gpu`` with its packages in the same interpreter), generator and trainer on the second, 256 x 40 env steps a step.
+Cells: ``one-local`` and ``one`` (what Ray costs), both on one GPU and half of the cores, as its share of the machine is
+(``one-all`` has all of them); ``pair``, two runs like ``one`` at once, a GPU and half of the cores each, which share nothing
+but the machine (rates are their sum, all else is the first one's); on two GPUs ``collocated`` (a generator and a trainer rank
+in one process on each, gradients added up), ``fsdp`` (the same, parameters and optimizer cut among ranks), ``disaggregated`` (a
+generator on the first, the trainer on the second, weights broadcast by NCCL), ``apart`` (rendering on the first, the model on
+the second), ``hybrid`` (rendering on the first, generator on the second, the trainer on both). ``batched`` and
+``batched-hybrid``: LIBERO's physics and pictures on the first as two batches of 128 environments (``rlvla-sim-libero-gpu`` with
+its packages in the same interpreter), generator and trainer on the second, 256 x 40 env steps a step.
 
-Rates are those of ``scheduler_runs``; what counts are steps from the fifth on, but full-async's last: until then batches come in
-sizes that were not met before, for which a graph is captured. ``scaling`` is a cell's rate over ``one``'s, ``scaling_by_pair``
-over half of ``pair``'s: what is lost by working together, apart from what two runs take from each other. ``publication_share`` is what new
-weights take from whoever waits for them most: the larger of the trainer's copying and the slowest generator's taking over, as a
-share of all seconds that count. ``controller_share`` is the CPU time of the controller's thread. Each cell runs in a process of its own; an existing result of another cell stays.
+Rates are those of ``scheduler_runs``; what counts are steps from the fifth on, but full-async's last: until then batches come
+in sizes that were not met before, for which a graph is captured. ``scaling`` is a cell's rate over ``one``'s,
+``scaling_by_pair`` over half of ``pair``'s: what is lost by working together, apart from what two runs take from each other.
+``publication_share`` is what new weights take from whoever waits for them most: the larger of the trainer's copying and the
+slowest generator's taking over, as a share of all seconds that count. ``controller_share`` is the CPU time of the controller's
+thread. Each cell runs in a process of its own; an existing result of another cell stays.
 """
 
 from __future__ import annotations
@@ -195,7 +199,7 @@ def environment(out: Path, copy: int, copies: int) -> dict[str, str]:
     """Return the variables of a cell: its kernels are found again by the next one, and no host's memory is guessed at."""
     kernels = {"TORCHINDUCTOR_CACHE_DIR": str(out / "kernels"), "TRITON_CACHE_DIR": str(out / "kernels" / "triton")}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
-    gpu = {"CUDA_VISIBLE_DEVICES": visible[copy]} if copies > 1 else {}
+    gpu = {"CUDA_VISIBLE_DEVICES": visible[copy]} if 1 < copies <= len(visible) else {}
     # Ray ends workers where memory seems short, which virtual machines that grow as they are used always report.
     return {**os.environ, **kernels, **gpu, "RAY_memory_monitor_refresh_ms": "0"}
 

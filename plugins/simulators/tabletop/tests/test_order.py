@@ -56,7 +56,7 @@ def crowd(*_):
 
 
 def few(*_):
-    """Return an arm and a block: so few degrees of freedom that MuJoCo takes a dense Jacobian, with elliptic cones."""
+    """Return an arm and two blocks: so few degrees of freedom that MuJoCo takes a dense Jacobian, with elliptic cones."""
     import mujoco
 
     block = "<body pos='.33 .02 .05'><freejoint/><geom type='box' size='.04 .04 .04' mass='.2'/></body>"
