@@ -50,7 +50,10 @@ class Maker(ModelConformance):
 
 
 def trained(kind: str, place: Path, rows: slice, units: bool = True) -> dict[str, Any]:
-    """Take one optimizer step on some rows; returns the weights, whole, the norm, and most numbers gathered at once."""
+    """Take one optimizer step on some rows; returns the weights, whole, the norm, and most numbers gathered at once.
+
+    Adam works on many tensors in one call, as on a GPU, where plain ones beside cut ones are refused.
+    """
     name, options = KINDS[kind]
     maker = type("Of", (Maker,), {"name": name, "config": {**options, "path": str(place / name)}})()
     model = maker.model(values=None)  # its head would be most of such a small model
@@ -63,6 +66,8 @@ def trained(kind: str, place: Path, rows: slice, units: bool = True) -> dict[str
         sharding.shard(model)
     count = sharding.Gathered(model)
     optimizer = Optimizer(model, TrainConfig(learning_rate=1e-2))
+    for group in optimizer.adam.param_groups:
+        group["foreach"] = True
     evaluation = model.evaluate(model.preprocess(observation[rows]), action.replay[rows])
     count.look()
     evaluation.logp.sum().backward()

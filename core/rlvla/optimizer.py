@@ -197,5 +197,10 @@ def _groups(model: Model, rate: float, value_scale: float) -> list[dict[str, Any
         )
     policy = [one for one in model.trainable().values() if id(one) not in values]
     head = [one for one in model.trainable().values() if id(one) in values]
-    groups = [{"params": policy, "lr": rate}, {"params": head, "lr": rate * value_scale}]
-    return [group for group in groups if group["params"]]
+    groups = []
+    for parameters, own_rate in ((policy, rate), (head, rate * value_scale)):
+        # What is cut among ranks and what is whole never meet in one group: a fused kernel takes either, not both.
+        for cut in (False, True):
+            some = [one for one in parameters if isinstance(one, DTensor) == cut]
+            groups += [{"params": some, "lr": own_rate}] if some else []
+    return groups
