@@ -6,7 +6,7 @@ Every optimizer step sees the gradient of the whole minibatch, over all micro-ba
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,8 +121,7 @@ class Optimizer:
 
     def _clipped(self) -> Tensor:
         """Add gradients up over ranks (those that are cut among them are) and scale them down; returns the norm before."""
-        cut = [one for one in self._named.values() if isinstance(one, DTensor)]
-        plain = [one for one in self._named.values() if not isinstance(one, DTensor)]
+        plain, cut = _apart(self._named.values())
         if ranks.world() > 1:
             for one in plain:
                 if one.grad is None:  # a rank without samples in this step
@@ -197,10 +196,16 @@ def _groups(model: Model, rate: float, value_scale: float) -> list[dict[str, Any
         )
     policy = [one for one in model.trainable().values() if id(one) not in values]
     head = [one for one in model.trainable().values() if id(one) in values]
-    groups = []
-    for parameters, own_rate in ((policy, rate), (head, rate * value_scale)):
-        # What is cut among ranks and what is whole never meet in one group: a fused kernel takes either, not both.
-        for cut in (False, True):
-            some = [one for one in parameters if isinstance(one, DTensor) == cut]
-            groups += [{"params": some, "lr": own_rate}] if some else []
-    return groups
+    # On a GPU Adam hands many tensors of a group to one call, which takes whole or cut ones, not both.
+    groups = [
+        {"params": some, "lr": own_rate}
+        for parameters, own_rate in ((policy, rate), (head, rate * value_scale))
+        for some in _apart(parameters)
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _apart(parameters: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return those that are whole on each rank, and those that are cut among ranks."""
+    some = list(parameters)
+    return [one for one in some if not isinstance(one, DTensor)], [one for one in some if isinstance(one, DTensor)]
