@@ -54,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tasks", type=int, default=0, help="of the suite, for which the first number of worlds is shared out too"
     )
+    made.add_argument(
+        "--deterministic", action="store_true", help="the first number of worlds so too, and what that costs"
+    )
     made.add_argument("--size", type=int, default=256, help="of pictures, in pixels")
     made.add_argument("--texture-size", type=int, default=512)
     made.add_argument("--chunks", type=int, default=10, help="timed chunks of each number of worlds")
@@ -92,6 +95,11 @@ def main() -> None:
     for count in args.worlds:
         result[f"{count} worlds"] = measured(args, scene, begun, count)
         args.output.write_text(json.dumps(result, indent=1) + "\n")
+    for count in args.worlds[:1] if args.deterministic else ():
+        result[f"{count} worlds, deterministic"] = told = measured(args, scene, begun, count, deterministic=True)
+        told["share_of_the_rate"] = round(told["env_steps_per_s"] / result[f"{count} worlds"]["env_steps_per_s"], 3)
+        say(worlds=count, share_of_the_rate=told["share_of_the_rate"])
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
     for count in args.worlds[:1] if args.tasks else ():
         result[f"{count} worlds of {args.tasks} tasks"] = of_many_tasks(args, count)
         args.output.write_text(json.dumps(result, indent=1) + "\n")
@@ -117,7 +125,9 @@ def machine(device: str) -> dict[str, str]:
     return {"device": name, "python": platform.python_version(), **versions}
 
 
-def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: int) -> dict[str, Any]:
+def measured(
+    args: argparse.Namespace, scene: Scene, begun: list[Any], count: int, deterministic: bool = False
+) -> dict[str, Any]:
     """Return what a number of worlds takes."""
     began = time.monotonic()
     batch = Batch(
@@ -127,6 +137,7 @@ def measured(args: argparse.Namespace, scene: Scene, begun: list[Any], count: in
         limits=Limits(args.contacts, args.constraints),
         look=Look(CAMERAS, args.size, args.texture_size),
         device=args.device,
+        deterministic=deterministic,
     )
     told: dict[str, Any] = {"made_s": round(time.monotonic() - began, 1)}
     say(worlds=count, **told)

@@ -171,7 +171,12 @@ def markdown(found: dict[str, Any]) -> str:
 def main() -> None:
     """Measure everybody alone, in pairs, and all at once; writes after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for sharing_a_gpu.json and .md")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder for sharing_a_gpu.json and .md (with `simulate`: sharing_a_gpu_simulated)",
+    )
     parser.add_argument("--machine", default="this machine", help="what the result says it was measured on")
     parser.add_argument("--users", nargs="+", choices=["act", "train", "render", "simulate"])
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
@@ -183,6 +188,7 @@ def main() -> None:
     if DEVICE.type != "cuda" and not options.tiny:
         parser.error("no GPU here: the full size needs one; --tiny runs anywhere")
     options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / ("sharing_a_gpu_simulated" if "simulate" in chosen else "sharing_a_gpu")
     torch.set_num_threads(1)
     found: dict[str, Any] = {"machine": options.machine, "date": time.strftime("%Y-%m-%d"), "alone": {}, "together": []}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -204,8 +210,8 @@ def main() -> None:
                     shares = {name: rate / found["alone"][name] for name, rate in rates.items()}
                     found["together"].append({"who": " + ".join(some), **shares, "sum": sum(shares.values())})
                 print(some, {name: round(rate, 1) for name, rate in rates.items()}, flush=True)
-                (options.out / "sharing_a_gpu.json").write_text(json.dumps(found, indent=1))
-                (options.out / "sharing_a_gpu.md").write_text(markdown(found))
+                file.with_suffix(".json").write_text(json.dumps(found, indent=1))
+                file.with_suffix(".md").write_text(markdown(found))
     print(markdown(found))
 
 
