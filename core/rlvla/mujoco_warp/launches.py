@@ -1,7 +1,8 @@
 """What mujoco_warp launches for worlds that are to have equal bits: shapes that do not depend on how many worlds there are, rows in
 one order, and sums in it.
 
-mujoco_warp 4.0.0 has no way to be told so: functions of its modules are replaced while such worlds launch. Another version is refused.
+mujoco_warp 4.0.0 has no way to be told so: functions of its modules are replaced while such worlds launch. Another version is refused,
+before this module is imported, which wants that version's private names.
 
 Newton's Hessian is summed up in groups of constraint rows, and mujoco_warp makes fewer groups the more worlds there are (``solver.py``,
 ``_jtdaj_groups_per_world``, 4.0.0): sums in another order, other last bits. Measured on the CPU, libero_goal task 8: the first
@@ -18,12 +19,10 @@ from typing import Any
 import mujoco
 from mujoco_warp._src import constraint, solver
 
-from rlvla.errors import SimulatorError
 from rlvla.mujoco_warp.order import RowOrder
 from rlvla.mujoco_warp.start import mjw
 from rlvla.mujoco_warp.sums import Sums, gathers
 
-_VERSION = "4.0.0"
 _WORLDS = 256
 """Groups are those of so many worlds: on an H200 enough to fill it, few where there are thousands of worlds."""
 
@@ -37,12 +36,10 @@ class Ordered:
         data: of mujoco_warp.
 
     Raises:
-        SimulatorError: another mujoco_warp, or the rows of this model cannot be put in order.
+        SimulatorError: the rows of this model cannot be put in order.
     """
 
     def __init__(self, mujoco_model: mujoco.MjModel, model: Any, data: Any) -> None:
-        if mjw.__version__ != _VERSION:
-            raise SimulatorError(_refusal(f"is here, and what it adds up was looked at in {_VERSION} only"))
         self._order = RowOrder(mujoco_model, model, data)
         self._sums = Sums(model, data) if gathers(mujoco_model, model) else None
         # CONTACTS would put contacts in order, which nothing needs; ATOMICS adds in the order of threads.
@@ -92,11 +89,7 @@ class Ordered:
 
 @contextmanager
 def one_order(ordered: Ordered) -> Iterator[None]:
-    """Hold while mujoco_warp launches for these worlds, one thread at a time: rows have one order, and sums go by it.
-
-    Raises:
-        SimulatorError: this mujoco_warp has no such functions.
-    """
+    """Hold while mujoco_warp launches for these worlds, one thread at a time: rows have one order, and sums go by it."""
     with ExitStack() as stack:
         for (module, name), function in ordered.replaced().items():
             stack.enter_context(_swapped(module, name, function))
@@ -105,36 +98,21 @@ def one_order(ordered: Ordered) -> Iterator[None]:
 
 @contextmanager
 def one_shape() -> Iterator[None]:
-    """Hold while mujoco_warp launches, one thread at a time: however many worlds, a world's sums have one order.
-
-    Raises:
-        SimulatorError: this mujoco_warp counts groups in another way.
-    """
-    name = "_jtdaj_groups_per_world"
-    by_worlds = getattr(solver, name, None)
+    """Hold while mujoco_warp launches, one thread at a time: however many worlds, a world's sums have one order."""
+    by_worlds = solver._jtdaj_groups_per_world
 
     def by_capacity(worlds: int, rows: int, kernel: Any) -> int:
-        assert by_worlds is not None
         return int(by_worlds(_WORLDS, rows, kernel))
 
-    with _swapped(solver, name, by_capacity):
+    with _swapped(solver, by_worlds.__name__, by_capacity):
         yield
 
 
 @contextmanager
 def _swapped(module: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    before = getattr(module, name, None)
-    if before is None:
-        raise SimulatorError(_refusal(f"has no {name} in {module.__name__}, which {_VERSION} has"))
+    before = getattr(module, name)
     setattr(module, name, function)
     try:
         yield
     finally:
         setattr(module, name, before)
-
-
-def _refusal(why: str) -> str:
-    return (
-        f"deterministic: mujoco-warp {mjw.__version__} {why}, so bits might depend on chance and on the number of worlds: install "
-        f"mujoco-warp {_VERSION}, or leave deterministic out"
-    )

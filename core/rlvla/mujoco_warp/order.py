@@ -24,16 +24,18 @@ from rlvla.mujoco_warp.start import wp
 
 _FIELDS = ("type", "id", "pos", "margin", "D", "vel", "aref", "frictionloss", "Jqvel", "J_rownnz", "J_rowadr")
 """What a row consists of, beside its numbers in the Jacobian; ``force`` and ``state`` are the solver's, which comes later."""
-_MOST = 1 << 20
-"""Numbers that fit into a name."""
-_BITS = wp.constant(wp.int64(20))
+_NAME_BITS = 20
+"""Of each number in a name."""
+_MOST = 1 << _NAME_BITS
+"""Numbers that fit there."""
+_BITS = wp.constant(wp.int64(_NAME_BITS))
 _CONTACT = wp.constant(3)
 """Class of rows, after equality, friction and limits."""
 _DOF_FRICTION = wp.constant(int(mujoco.mjtConstraint.mjCNSTR_FRICTION_DOF))
 
 
 @wp.struct
-class Rows:
+class EfcRows:
     """Fields of all rows of N worlds."""
 
     type: wp.array2d[int]
@@ -50,7 +52,7 @@ class Rows:
 
 
 @wp.func
-def _copy(source: Rows, world: int, row: int, target: Rows, place: int, sparse: bool):
+def _copy(source: EfcRows, world: int, row: int, target: EfcRows, place: int, sparse: bool):
     target.type[world, place] = source.type[world, row]
     target.id[world, place] = source.id[world, row]
     target.pos[world, place] = source.pos[world, row]
@@ -71,7 +73,7 @@ def name_rows(
     nf_N: wp.array[int],
     nl_N: wp.array[int],
     nefc_N: wp.array[int],
-    live: Rows,
+    live: EfcRows,
     geom: wp.array[wp.vec2i],
     number: wp.array[int],
     name_NR: wp.array2d[wp.int64],
@@ -121,11 +123,11 @@ def set_aside(
     nefc_N: wp.array[int],
     blocks_N: wp.array[int],
     place_NR: wp.array2d[int],
-    live: Rows,
+    live: EfcRows,
     block_row_NR: wp.array2d[int],
     block_size_NR: wp.array2d[int],
     sparse: bool,
-    aside: Rows,
+    aside: EfcRows,
     aside_row_NR: wp.array2d[int],
     aside_size_NR: wp.array2d[int],
 ):
@@ -150,11 +152,11 @@ def put_back(
     nl_N: wp.array[int],
     nefc_N: wp.array[int],
     blocks_N: wp.array[int],
-    aside: Rows,
+    aside: EfcRows,
     aside_row_NR: wp.array2d[int],
     aside_size_NR: wp.array2d[int],
     sparse: bool,
-    live: Rows,
+    live: EfcRows,
     block_row_NR: wp.array2d[int],
     block_size_NR: wp.array2d[int],
     address: wp.array2d[int],
@@ -221,7 +223,7 @@ class RowOrder:
         self._sparse = bool(model.is_sparse)
         self._name = wp.zeros(shape, dtype=wp.int64)
         self._place, self._block_row, self._block_size = (wp.zeros(shape, dtype=int) for _ in range(3))
-        self._live, self._aside = Rows(), Rows()
+        self._live, self._aside = EfcRows(), EfcRows()
         for name in _FIELDS:
             field = getattr(data.efc, name)
             setattr(self._live, name, field)

@@ -17,12 +17,14 @@ import warp as wp
 from rlvla.errors import SimulatorError
 from rlvla.mujoco_warp import device_problem
 
-__all__ = ["cache_folder", "checked_device", "compiling", "mjw", "wp"]
+__all__ = ["cache_folder", "check_deterministic", "checked_device", "compiling", "mjw", "wp"]
 
 log = logging.getLogger(__name__)
 CACHE_VARIABLE = "WARP_CACHE_PATH"
 _PATIENCE_S = 5.0
 """Kernels that are kept load in less."""
+_LOOKED_AT = "4.0.0"
+"""The mujoco_warp whose sums were looked at, all of them, for what depends on chance or on the number of worlds."""
 _GRAPH_DRIVER = (12, 4)
 """First driver whose graphs can hold the solver's loop (conditional nodes)."""
 
@@ -79,6 +81,19 @@ def driver_problem(version: tuple[int, int] | None, graphs: bool) -> str:
         f"the NVIDIA driver offers CUDA {told}, wanted {'.'.join(map(str, _GRAPH_DRIVER))} or later, whose graphs hold loops "
         "(driver 550): update it, or take the CPU backend"
     )
+
+
+def check_deterministic() -> None:
+    """Look whether worlds can have equal bits here.
+
+    Raises:
+        SimulatorError: another mujoco_warp is here; names the one to install.
+    """
+    if mjw.__version__ != _LOOKED_AT:
+        raise SimulatorError(
+            f"deterministic: mujoco-warp {mjw.__version__} is here, and what it adds up was looked at in {_LOOKED_AT} only, so bits might "
+            f"depend on chance and on the number of worlds: install mujoco-warp {_LOOKED_AT}, or leave deterministic out"
+        )
 
 
 @contextmanager

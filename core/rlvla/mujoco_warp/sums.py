@@ -24,8 +24,9 @@ _CONE = wp.constant(int(mujoco.mjtConstraintState.mjCNSTRSTATE_CONE))
 _QUADRATIC = wp.constant(int(mujoco.mjtConstraintState.mjCNSTRSTATE_QUADRATIC))
 _TINY = wp.constant(1e-15)
 """mjMINVAL."""
-_DIMS = wp.constant(5)
-"""Of a contact, beside its normal."""
+_TANGENTS = 5
+"""Of a contact, at most: its dimensions beside the normal."""
+_DIMS = wp.constant(_TANGENTS)
 _LANES = 32
 _INTEGRATORS = (
     mujoco.mjtIntegrator.mjINT_EULER,
@@ -321,7 +322,7 @@ class Sums:
         self._place = wp.zeros((*size, self._dofs), dtype=wp.int16)
         self._count = wp.zeros((self._worlds, self._dofs), dtype=int)
         self._list = wp.zeros((size[0], self._dofs, size[1]), dtype=wp.int16)
-        self._bend = wp.zeros((*size, 3 + 2 * 5), dtype=float)
+        self._bend = wp.zeros((*size, 3 + 2 * _TANGENTS), dtype=float)
         self._ordered = wp.zeros((self._worlds, 0 if self.sparse else self._rows), dtype=int)
 
     def rows_made(self, data: Any) -> None:

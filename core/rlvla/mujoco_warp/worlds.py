@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
@@ -27,9 +27,11 @@ from torch import Tensor
 from rlvla import turns
 from rlvla.errors import SimulatorError
 from rlvla.mujoco_warp.kernels import clear_where, copy_where, note_broken, note_peaks, place_fixed
-from rlvla.mujoco_warp.launches import Ordered, one_order, one_shape
 from rlvla.mujoco_warp.room import Room, room_for
-from rlvla.mujoco_warp.start import checked_device, compiling, mjw, wp
+from rlvla.mujoco_warp.start import check_deterministic, checked_device, compiling, mjw, wp
+
+if TYPE_CHECKING:
+    from rlvla.mujoco_warp.launches import Ordered
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +60,11 @@ _DROPS = (
     | mjw.OverflowType.BROADPHASE
     | mjw.OverflowType.NARROWPHASE
     | mjw.OverflowType.CCD
+    | mjw.OverflowType.HFIELD
 )
 """Overflows in which contacts or constraints are left out."""
+_SPARE = 1.25
+"""Limits that are told are so many times what was seen: what was left out might have pushed things into more contacts."""
 _BOXES_AS_MUJOCO = int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)
 """Boxes touch boxes as in MuJoCo's own engine (``mjc_BoxBox``), not by the general search for convex shapes, which found other contacts
 and took a third of a step (decision 089). In mujoco_warp 4.0.0 the flag means this alone."""
@@ -99,8 +104,8 @@ class Worlds:
         device: ``cuda``, ``cuda:N`` or ``cpu``.
         per_world: fields of the model that differ among worlds (``body_pos``, ``geom_rgba``, ...), see :meth:`field`.
         deterministic: equal bits from equal states and actions on one machine, whoever else is stepped and however many worlds
-            there are, while nothing overflows; of sensors only where no force on a body is told. Shown on warp's CPU device, with the
-            order of contacts and rows shuffled (decision 090). Needs mujoco-warp 4.0.0, and costs time on a GPU. Without it the
+            there are, while nothing overflows; of sensors only where no force on a body is told. Shown with the order of contacts and
+            rows shuffled (decision 090). Needs mujoco-warp 4.0.0, and costs a quarter of the speed on a GPU. Without it the
             solver's sums depend on N, also on the CPU, and on a GPU on chance.
         capture: programs as CUDA graphs, where there is a GPU.
         pixels: of all pictures of a world together, for the estimate of memory.
@@ -111,7 +116,9 @@ class Worlds:
 
     Raises:
         NoRoom: for N worlds; says how many fit.
-        SimulatorError: no such device, or a model that warp does not take (names its plugins).
+        SimulatorError: no such device, a model that warp does not take (names its plugins), or another mujoco_warp than
+            ``deterministic`` needs.
+        ValueError: no world, or no room for contacts.
     """
 
     def __init__(
@@ -130,7 +137,13 @@ class Worlds:
         remedy: str = "raise the limits",
         savings: str = "",
     ) -> None:
+        if count < 1:
+            raise ValueError(f"worlds: got {count}, wanted 1 or more")
+        if min(limits.contacts, limits.constraints) < 1:
+            raise ValueError(f"limits: got {limits}, wanted room for at least one contact and one constraint")
         self.device = checked_device(device)
+        if deterministic:
+            check_deterministic()
         self.count = count
         self.limits = limits
         self.mujoco_model = model = _awake(model)
@@ -166,6 +179,8 @@ class Worlds:
             self.model.block_dim.linesearch_iterative = _search_threads(limits.constraints)
             self.model.opt.warn_overflow = 0
             if deterministic:
+                from rlvla.mujoco_warp.launches import Ordered
+
                 self._ordered = Ordered(model, self.model, self.data)
             self._mask = wp.zeros(count, dtype=wp.bool)
             self._frozen = wp.zeros(count, dtype=wp.bool)
@@ -226,9 +241,11 @@ class Worlds:
         """Hold while warp is called or its arrays are made: this device and stream are its current ones. No programs are made in it."""
         with _WARP, ExitStack() as stack:
             if self._deterministic:
+                from rlvla.mujoco_warp.launches import one_order, one_shape
+
                 stack.enter_context(one_shape())
-            if self._ordered is not None:
-                stack.enter_context(one_order(self._ordered))
+                if self._ordered is not None:
+                    stack.enter_context(one_order(self._ordered))
             stack.enter_context(wp.ScopedDevice(wp.device_from_torch(self.device)))
             if self._warp_stream is not None:
                 stack.enter_context(wp.ScopedStream(self._warp_stream, sync_enter=False))
@@ -245,12 +262,12 @@ class Worlds:
         """
         with self.turn():
             saved = self.state(slice(None))
-            flags = [self._chosen, self.frozen, self.diverged]
-            before = [one.clone() for one in flags]
+            noted = [self._chosen, self.frozen, self.diverged, self._peak, self["overflow"]]
+            before = [one.clone() for one in noted]
             made = Program(self, play)
             self.set_state(slice(None), saved)
-            for flag, was in zip(flags, before, strict=True):
-                flag.copy_(was)
+            for one, was in zip(noted, before, strict=True):
+                one.copy_(was)
         self._programs.append(made)
         return made
 
@@ -399,12 +416,15 @@ class Worlds:
 
     def problem(self) -> str:
         """Say which limits were too small and what would do; empty: none so far. Waits for the device."""
-        needed = self.seen()
-        said = [
-            f"{name}: got {getattr(self.limits, name)}, at least {getattr(needed, name)} were needed"
-            for name in ("contacts", "constraints")
-            if getattr(needed, name) > getattr(self.limits, name)
-        ]
+        needed, said = self.seen(), []
+        # contacts that were left out would have had rows, too
+        left_out = max(1.0, needed.contacts / self.limits.contacts)
+        for name, factor in (("contacts", 1.0), ("constraints", left_out)):
+            got, least = getattr(self.limits, name), getattr(needed, name)
+            if least * factor > got:
+                said.append(
+                    f"{name}: got {got}, at least {least} were needed, set {math.ceil(_SPARE * least * factor)}"
+                )
         if not said and not bool(self.overflowed().any()):
             return ""
         said = said or [f"room of another kind ran out (overflow bits {sorted(set(self['overflow'].tolist()))})"]

@@ -59,7 +59,7 @@ class Tables:
         return sum(batch.count for batch in self.made if not batch.closed)
 
     def place(self, rows: list[int], tasks: list[int]) -> None:
-        begun: Any = [None] * len(rows)
+        begun: Any = lambda place: None  # noqa: E731
         places = self.groups.place(rows, tasks, begun)
         assert [group.rows[row] for row, (group, _) in zip(rows, places, strict=True)] == [at for _, at in places]
         assert not any(group.batch.closed for group, _ in places)
@@ -133,6 +133,20 @@ def test_where_there_is_no_room_idle_batches_go_and_rows_get_what_they_need() ->
         tables.place(list(range(30)), [1] * 30)
     tables.place(list(range(40)), [2] * 20 + [3] * 20)
     assert tables.held() <= 60 and tables.made[0].closed
+
+
+def test_worlds_for_rows_to_come_take_no_room_that_rows_need() -> None:
+    tables = Tables(40, 4, room=41)
+    tables.place(list(range(40)), [row % 4 for row in range(40)])
+    assert tables.held() == 40, "as many worlds as rows, though each task would have had some to spare"
+    made = len(tables.made)
+    tables.place(list(range(40)), [row % 4 for row in range(40)])
+    assert len(tables.made) == made, "rows that begin their task again stay where they are"
+
+
+def test_what_does_not_fit_says_what_is_there() -> None:
+    with pytest.raises(Exception, match=r"10 worlds do not fit. 30 worlds of 3 batches are there .* 30 of 40 env"):
+        Tables(40, 4, room=39).place(list(range(40)), [row % 4 for row in range(40)])
 
 
 def test_tasks_that_are_kept_no_more_close_their_batches() -> None:

@@ -200,6 +200,45 @@ def test_rows_that_do_not_exist_are_refused_before_anything_is_made(
     assert [len(task.groups) for task in simulator._groups._tasks.values()] == there
 
 
+def test_states_are_of_rows_that_are_there(simulator: Any) -> None:
+    with pytest.raises(ValueError, match=r"rows: got \[-1\], wanted numbers from 0 to 2"):
+        simulator.get_state([-1])
+    with pytest.raises(ValueError, match="got 2 rows and 0 states, wanted one of each a row"):
+        simulator.set_state([0, 1], [])
+
+
+def test_worlds_that_do_not_fit_are_told_before_all_starts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlvla.mujoco_warp.room import NoRoom
+    from rlvla_sim_libero_gpu import LiberoGpuConfig
+    from rlvla_sim_libero_gpu.simulator import LiberoGpuSimulator
+
+    drawn: list[int] = []
+
+    def full(*args: Any) -> Any:
+        raise NoRoom("no room")
+
+    starts = SimpleNamespace(get=lambda seed, number, state: drawn.append(seed))
+    compiled = lambda self, task: (SimpleNamespace(close=lambda: None), starts)  # noqa: E731
+    monkeypatch.setattr(LiberoGpuSimulator, "_compiled", compiled)
+    monkeypatch.setattr(LiberoGpuSimulator, "_batch", full)
+    one = LiberoGpuSimulator(LiberoGpuConfig(suite="libero_goal", tasks=(STOVE,), device="cpu"), 64)
+    with pytest.raises(NoRoom, match="no room"):
+        one.reset(range(64), range(64), [Start(0, 0)] * 64)
+    assert set(drawn) == {0}, "only where a batch would begin"
+
+
+def test_another_mujoco_warp_is_refused_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlvla.errors import SimulatorError
+    from rlvla.mujoco_warp.start import mjw
+    from rlvla_sim_libero_gpu import LiberoGpuConfig
+    from rlvla_sim_libero_gpu.simulator import LiberoGpuSimulator
+
+    monkeypatch.setattr(mjw, "__version__", "4.1.0")
+    config = LiberoGpuConfig(suite="libero_goal", tasks=(STOVE,), device="cpu", deterministic=True)
+    with pytest.raises(SimulatorError, match=r"mujoco-warp 4\.1\.0 is here, .* install mujoco-warp 4\.0\.0"):
+        LiberoGpuSimulator(config, 1)
+
+
 def test_no_rows_are_reset_to_nothing(simulator: Any) -> None:
     shown = simulator.reset([], [], [])
     assert shown.state.shape == (0, 8) and len(shown.instruction) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import mujoco
 import numpy as np
@@ -134,7 +135,9 @@ def test_limits_that_are_too_small_say_what_is_needed(caplog):
     heap = made(2, limits=Limits(2, 12))
     heap["qpos"].zero_()  # all blocks in one place
     caplog.set_level(logging.WARNING)
-    heap.env_step(1)()
+    step = heap.env_step(1)
+    assert not heap.overflowed().any() and heap.problem() == "", "making a program plays nothing"
+    step()
     assert heap.overflowed().tolist() == [True, True]
     heap.warn()
     heap.warn()
@@ -143,6 +146,23 @@ def test_limits_that_are_too_small_say_what_is_needed(caplog):
     assert caplog.text.count("contacts of a world were left out") == 1
     assert f"contacts: got 2, at least {needed.contacts} were needed" in caplog.text
     assert f"constraints: got 12, at least {needed.constraints} were needed" in caplog.text
+
+
+def test_limits_that_are_told_are_enough():
+    from rlvla.mujoco_warp.worlds import Limits
+
+    def piled(limits):
+        heap = made(2, limits=limits)
+        step = heap.env_step(1)
+        heap["qpos"].zero_()
+        step()
+        return heap
+
+    needed = piled(Limits(64, 256)).seen()
+    short = piled(Limits(needed.contacts * 3 // 4, needed.constraints * 3 // 4))
+    told = dict(re.findall(r"(contacts|constraints): got \d+, at least \d+ were needed, set (\d+)", short.problem()))
+    enough = piled(Limits(**{name: int(value) for name, value in told.items()}))
+    assert not enough.overflowed().any(), (needed, told)
 
 
 def test_worlds_beyond_memory_say_how_many_fit():
@@ -244,12 +264,24 @@ def test_sums_are_shared_out_alike_however_many_worlds_there_are():
     assert solver._jtdaj_groups_per_world is there
 
 
-def test_another_mujoco_warp_is_not_called_deterministic(monkeypatch):
-    from mujoco_warp._src import solver
+def test_private_names_of_mujoco_warp_are_wanted_for_equal_bits_alone(monkeypatch):
+    import sys
 
-    monkeypatch.delattr(solver, "_jtdaj_groups_per_world")
-    with pytest.raises(SimulatorError, match="deterministic: mujoco-warp .* leave deterministic out"):
+    for name in ("launches", "order", "sums"):
+        monkeypatch.setitem(sys.modules, f"rlvla.mujoco_warp.{name}", None)  # cannot be imported
+    made(1).env_step(1)()
+    with pytest.raises(ImportError):
         made(1, deterministic=True)
+
+
+@pytest.mark.parametrize("wrong", [{"contacts": 0}, {"constraints": -1}])
+def test_limits_and_worlds_are_at_least_one(wrong):
+    from rlvla.mujoco_warp.worlds import Limits
+
+    with pytest.raises(ValueError, match=r"limits: got Limits\(.*, wanted room for at least one contact"):
+        made(limits=Limits(**{"contacts": 8, "constraints": 32, **wrong}))
+    with pytest.raises(ValueError, match="worlds: got 0, wanted 1 or more"):
+        made(0)
 
 
 def test_bodies_do_not_sleep():

@@ -36,7 +36,7 @@ class LiberoGpuConfig(LiberoTasks):
     settled on the CPU (0.1 to 0.2 s) the first time it is used and kept, so there are 50 times as many of a task. None: each
     seed has its own, as in ``libero``, and each reset takes that long."""
     kept_starts: Annotated[int, Ge(1)] = 2000
-    """Drawn starts of a task that are kept, the latest used; 30 KB each."""
+    """Drawn starts of a task that are kept, the latest used; 4 to 5 KB each."""
     kept_tasks: Annotated[int, Ge(0)] = 16
     """Tasks whose compiled scene is kept although no row runs them any more. Their worlds are kept, too, as long as batches without
     rows have no more worlds together than there are environments."""
@@ -49,8 +49,7 @@ class LiberoGpuConfig(LiberoTasks):
     """Room for constraint rows of each world: three a contact."""
     deterministic: bool = False
     """Equal bits from equal starts and actions on one machine, whoever else is stepped and however many worlds a batch has, while all
-    contacts fit (shown on warp's CPU device). Needs mujoco-warp 4.0.0, and costs time on a GPU. Without it the last digits depend on
-    the size of the batch that a row is in, also on the CPU, and on a GPU on chance; the size depends on which other rows have the
+    contacts fit. Needs mujoco-warp 4.0.0, and costs a quarter of the speed on a GPU. Without it the last digits depend on the size of the batch that a row is in, also on the CPU, and on a GPU on chance; the size depends on which other rows have the
     same task."""
 
 

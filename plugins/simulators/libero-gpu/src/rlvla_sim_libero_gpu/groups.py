@@ -3,7 +3,7 @@
 A batch has a fixed number of worlds, and stepping few takes nearly as long as stepping many, so a task is to have few batches. Its
 first has room for the rows that it will have by chance; where it runs out, the next has as many worlds again. Rows that begin are
 packed into the batch that has most, so others run empty. Those are kept, of any task, for rows that come, up to as many worlds as
-there are rows; the one that was left longest ago goes first.
+there are rows; the one that was left longest ago goes first. Where memory is short, no world is made for rows to come.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Groups:
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
         self._of: dict[int, Group] = {}
         self._now = 0
+        self._spares = True
+        """Worlds are made for rows to come, too."""
 
     def prepare(self, task: int) -> None:
         """Compile a task, unless it is there."""
@@ -111,34 +113,55 @@ class Groups:
             found.setdefault(id(group), (group, []))[1].append(row)
         return list(found.values())
 
-    def place(self, rows: Sequence[int], tasks: Sequence[int], begun: Sequence[Begun]) -> list[tuple[Group, int]]:
+    def place(
+        self, rows: Sequence[int], tasks: Sequence[int], begun: Callable[[int], Begun]
+    ) -> list[tuple[Group, int]]:
         """Let rows run tasks, where they are about to begin; returns group and world of each.
+
+        Args:
+            rows: numbers.
+            tasks: of each.
+            begun: returns where the row at a place of ``rows`` begins; asked for worlds that have to be made, so what does not fit
+                shows before all are drawn.
 
         Raises:
             NoRoom: not even for as many worlds as rows, when everything that is idle has gone.
         """
         self._now += 1
-        for row, task in zip(rows, tasks, strict=True):
+        for task in tasks:
             self.prepare(task)
-            self._leave(row)
-        for task in dict.fromkeys(tasks):
-            mine = [number for number, one in enumerate(tasks) if one == task]
-            self._settle(self._tasks[task], [rows[number] for number in mine], begun[mine[0]])
-            self._tasks.move_to_end(task)
+        try:
+            self._seat(rows, tasks, begun)
+        except NoRoom:
+            if not self._spares:
+                raise
+            self._spares = False
+            for row in rows:  # also from batches that were just made
+                self._leave(row)
+            self._drop_batches(0)
+            self._seat(rows, tasks, begun)
         self._drop_tasks()
         self._drop_batches(self._rows)
         return [(self._of[row], self._of[row].rows[row]) for row in rows]
+
+    def _seat(self, rows: Sequence[int], tasks: Sequence[int], begun: Callable[[int], Begun]) -> None:
+        for row in rows:
+            self._leave(row)
+        for task in dict.fromkeys(tasks):
+            mine = [number for number, one in enumerate(tasks) if one == task]
+            self._settle(self._tasks[task], [rows[number] for number in mine], lambda first=mine[0]: begun(first))
+            self._tasks.move_to_end(task)
 
     def _leave(self, row: int) -> None:
         if group := self._of.pop(row, None):
             del group.rows[row]
             group.left = self._now
 
-    def _settle(self, task: _Task, rows: list[int], first: Begun) -> None:
+    def _settle(self, task: _Task, rows: list[int], first: Callable[[], Begun]) -> None:
         """Give rows worlds of a task, those of the batch with most rows first, and make those that are missing."""
         missing = len(rows) - sum(len(group.free()) for group in task.groups)
         if missing > 0:
-            task.groups.append(Group(self._made(task, first, missing)))
+            task.groups.append(Group(self._made(task, first(), missing)))
         packed = sorted(task.groups, key=lambda group: (-len(group.rows), -group.batch.count))
         free = [(group, world) for group in packed for world in group.free()]
         for row, (group, world) in zip(rows, free, strict=False):
@@ -147,13 +170,22 @@ class Groups:
 
     def _made(self, task: _Task, first: Begun, missing: int) -> Batch:
         """Return a batch with the worlds that are missing and some for rows to come, where there is room for those."""
-        there = task.worlds()
-        wanted = min(max(missing, self._least, there), max(missing, self._rows - there))
+        there, wanted = task.worlds(), missing
+        if self._spares:
+            wanted = min(max(missing, self._least, there), max(missing, self._rows - there))
         try:
             return self._make(task.scene, first, wanted)
         except NoRoom:
             self._drop_batches(0)
-        return self._make(task.scene, first, missing)
+        try:
+            return self._make(task.scene, first, missing)
+        except NoRoom as error:
+            batches = [group.batch for one in self._tasks.values() for group in one.groups]
+            held = sum(batch.count for batch in batches)
+            raise NoRoom(
+                f"{error}. {held} worlds of {len(batches)} batches are there already, for {len(self._of)} of {self._rows} "
+                "environments: a slot of fewer environments, or of fewer tasks, takes less"
+            ) from error
 
     def _drop_tasks(self) -> None:
         """Close all but the last ``kept_tasks`` tasks that no row runs."""

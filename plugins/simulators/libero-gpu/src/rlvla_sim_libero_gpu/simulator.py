@@ -6,7 +6,7 @@ Letters: N rows, n chosen rows, W worlds of a batch, H actions in a chunk, A = 7
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +23,7 @@ from torch import Tensor  # noqa: E402
 from rlvla.arrays import on_host  # noqa: E402
 from rlvla.errors import SimulatorError  # noqa: E402
 from rlvla.mujoco_warp.rows import check_shapes, checked_rows  # noqa: E402
-from rlvla.mujoco_warp.start import checked_device  # noqa: E402
+from rlvla.mujoco_warp.start import check_deterministic, checked_device  # noqa: E402
 from rlvla.mujoco_warp.worlds import Limits, side_by_side  # noqa: E402
 from rlvla.seeds import derive  # noqa: E402
 from rlvla.simulator import ChunkResult, Observation, Simulator  # noqa: E402
@@ -80,6 +80,8 @@ class LiberoGpuSimulator(Simulator):
         self.spec = describe(config)
         self._config, self._rows, self._capture = config, rows, capture
         self._device = checked_device(config.device)
+        if config.deterministic:
+            check_deterministic()
         self._files = TaskFiles(config, self.spec.tasks)
         self._files.check()
         if warning := startup.mujoco_warning(published(config)):
@@ -141,10 +143,12 @@ class LiberoGpuSimulator(Simulator):
         if not rows:
             return self._observation(rows)
         stored = [self._files.stored(start) for start in starts]
-        begun = [
-            self._groups.starts(start.task).get(self._layout(int(seed)), start.state, state)
-            for seed, start, state in zip(seeds, starts, stored, strict=True)
-        ]  # all of them, before a row is touched
+
+        def begun(place: int) -> Begun:
+            start = starts[place]
+            drawn = self._groups.starts(start.task)
+            return drawn.get(self._layout(int(seeds[place])), start.state, stored[place])
+
         self._begin(rows, [start.task for start in starts], begun)
         self._condition[rows] = _RUNNING
         self._steps[rows] = 0
@@ -155,10 +159,11 @@ class LiberoGpuSimulator(Simulator):
         layouts = self._config.layouts
         return seed if layouts is None else derive(seed, "layout") % layouts
 
-    def _begin(self, rows: list[int], tasks: Sequence[int], begun: Sequence[Begun]) -> None:
+    def _begin(self, rows: list[int], tasks: Sequence[int], begun_at: Callable[[int], Begun]) -> None:
         self._condition[rows] = _EMPTY  # until they have begun: there may be no room
         self._left_out[rows] = False
-        places = self._groups.place(rows, tasks, begun)
+        places = self._groups.place(rows, tasks, begun_at)
+        begun = [begun_at(place) for place in range(len(rows))]
         for row, task in zip(rows, tasks, strict=True):
             self._task_of[row] = task
         for group in {id(one): one for one, _ in places}.values():
@@ -332,7 +337,7 @@ class LiberoGpuSimulator(Simulator):
     def get_state(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         states = []
         steps = self._steps.tolist()
-        for row in map(int, rows):
+        for row in checked_rows(rows, self._rows):
             if self._condition[row] == _EMPTY:
                 raise SimulatorError(f"row {row} was never reset: there is no episode to save")
             group = self._groups.of(row)
@@ -345,10 +350,12 @@ class LiberoGpuSimulator(Simulator):
     def set_state(self, rows: Sequence[int], states: Sequence[Mapping[str, Any]]) -> Observation:
         if not (rows := checked_rows(rows, self._rows)):
             return self._observation(rows)
+        if len(rows) != len(states):
+            raise ValueError(f"got {len(rows)} rows and {len(states)} states, wanted one of each a row")
         tasks, steps, conditions = np.stack([one["counters"] for one in states]).T.tolist()
         for task in tasks:
             self._files.check_task(task)
-        self._begin(rows, tasks, [Begun.from_arrays(one) for one in states])
+        self._begin(rows, tasks, [Begun.from_arrays(one) for one in states].__getitem__)
         self._condition[rows] = conditions
         self._steps[rows] = torch.as_tensor(steps, device=self._device)
         return self._observation(rows)

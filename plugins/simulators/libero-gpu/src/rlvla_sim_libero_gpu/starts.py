@@ -105,7 +105,7 @@ class Starts:
     Args:
         scene: the compiled task.
         settle_steps: steps without motion after a draw.
-        kept: most that are kept, about 30 KB each.
+        kept: most that are kept, 4 to 5 KB each.
     """
 
     def __init__(self, scene: Scene, settle_steps: int, kept: int) -> None:
