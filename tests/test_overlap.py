@@ -28,6 +28,9 @@ def build(folder, name, scheduler, algo, sim="fake", listeners=(), train=None, e
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 3, "threads": 1, "device": "cpu"}
     quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     model = "fake" if sim == "fake" else "tiny"
+    options["sim_in_process"] = (
+        sim == "fake"
+    )  # tabletop's OpenGL context belongs to one thread: it has worker processes
     return rlvla.build(
         sim={"use": sim, "num_envs": 5},
         model=model,
@@ -81,7 +84,6 @@ def test_on_policy_schedulers_give_the_same_bits(tmp_path, algo, sim):
                 slots=count,
                 steps=steps,
                 deterministic=True,
-                sim_in_process=sim == "fake",  # an OpenGL context belongs to one thread
             ) as run:
                 run.train()
             found = weights(run.directory), numbers(run.directory)
@@ -247,6 +249,7 @@ def test_evaluation_and_checkpoints_under_way(tmp_path):
         eval={"every": 2, "episodes": 4, "weights": "ema"},
         steps=6,
         save_every=3,
+        sim_in_process=False,
         keep_last=9,
     ) as run:
         units = Units(run)

@@ -18,6 +18,7 @@ ADAPTIVE = {"task_sampling": "adaptive", "task_weights": (1.0, 2.0)}
 def build(folder: Path, name: str, algo: dict, steps: int, sim="fake", model="fake", scheduler="sync", **run):
     options = {"directory": str(folder), "name": name, "steps": steps, "slots": 2, "threads": 1, "device": "cpu"}
     quiet = {"without": ["tensorboard", "display", "report"], "deterministic": True, "save_every": 2}
+    options["sim_in_process"] = sim == "fake"  # worker processes, which take a second a run: tabletop has them
     sim = {"use": sim, "num_envs": 5} if isinstance(sim, str) else sim
     train = {"learning_rate": 1e-2, "final_learning_rate": 0.1}
     return rlvla.build(
@@ -267,7 +268,7 @@ def test_a_worker_that_dies_while_its_episodes_are_saved_is_replaced(tmp_path, m
         return original(self, rows)
 
     monkeypatch.setattr(SimulatorActor, "save", save)
-    with build(tmp_path, "run", PPO, 4, save_every=2) as run:
+    with build(tmp_path, "run", PPO, 4, save_every=2, sim_in_process=False) as run:
         run.train()
     state = json.loads((tmp_path / "run" / "checkpoints" / "step_000002" / "state.json").read_text())
     assert died
