@@ -64,7 +64,8 @@ def test_beside_or_in_a_pause_it_finds_the_same(tmp_path, scheduler):
     for pause in (False, True):
         heard = Heard()
         place = tmp_path / str(pause)
-        with build(place, scheduler, heard, {"pause": pause}, deterministic=True) as run:
+        in_process = scheduler != "async-rollout"  # worker processes, which take a second a run, under one of them
+        with build(place, scheduler, heard, {"pause": pause}, deterministic=True, sim_in_process=in_process) as run:
             run.train()
         weights = (checkpoint.find(run.directory) / "model" / "model.safetensors").read_bytes()
         found[pause] = heard.found, weights
