@@ -35,6 +35,7 @@ def demos(tmp_path_factory):
 def build(folder, demos=None, algo=None, model="fake", listeners=(), train=None, eval=None, **run):
     algo = algo or {"use": "bc", "path": demos, "minibatch_size": 16, "minibatches_per_step": 4}
     options = {"directory": str(folder), "name": "run", "steps": 3, "slots": 2, **QUIET, **run}
+    options.setdefault("sim_in_process", options.get("runtime", "local") == "local")  # workers take a second a run
     sim = {"use": "fake", "num_envs": 5}
     return rlvla.build(sim=sim, model=model, algo=algo, train=train, eval=eval, run=options, listeners=listeners)
 
