@@ -28,9 +28,7 @@ def build(folder, name, scheduler, algo, sim="fake", listeners=(), train=None, e
     options = {"directory": str(folder), "name": name, "steps": 3, "slots": 3, "threads": 1, "device": "cpu"}
     quiet = {"without": ["tensorboard", "display", "report"], "strict_listeners": True, "save_every": 0}
     model = "fake" if sim == "fake" else "tiny"
-    options["sim_in_process"] = (
-        sim == "fake"
-    )  # tabletop's OpenGL context belongs to one thread: it has worker processes
+    options["sim_in_process"] = sim == "fake"  # tabletop has workers: an OpenGL context belongs to one thread
     return rlvla.build(
         sim={"use": sim, "num_envs": 5},
         model=model,
