@@ -129,7 +129,7 @@ def render(file: Path) -> str:
         f"# PPO on ManiSkill's PushCube, {what}",
         "",
         f"tiny, `examples/{EXAMPLES[results['kind']]}`, {results['machine']}. Greedy success over held-out episodes before and "
-        "after training, with 95 % intervals; wall time with everything in it, processor time of all processes.",
+        "after training, with 95 % intervals; wall time without the last evaluation, processor time of all processes with it.",
         "",
         "| seed | before | after | training steps | env steps | wall s | CPU s |",
         "|---|---|---|---|---|---|---|",

@@ -129,8 +129,9 @@ class Optimizer:
             ranks.add_up(one.grad for one in plain if one.grad is not None)
         if not cut:
             return torch.nn.utils.clip_grad_norm_(plain, self._config.max_grad_norm)
-        parts = [sharding.norm(one.grad for one in some if one.grad is not None) for some in (plain, cut)]
-        norm: Tensor = torch.stack(parts).norm()
+        found = [[one.grad for one in some if one.grad is not None] for some in (plain, cut)]
+        parts = [sharding.norm(some) for some in found if some]  # with adapters and no value head, all are cut
+        norm: Tensor = torch.stack(parts).norm() if parts else torch.zeros(())
         for some in (plain, cut):
             torch.nn.utils.clip_grads_with_norm_(some, self._config.max_grad_norm, norm)
         return norm

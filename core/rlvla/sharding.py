@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -136,7 +136,6 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the norm of tensors that may be cut, over all ranks; 0: there are none."""
-    some = list(tensors)
-    return whole(torch.nn.utils.get_total_norm(some)) if some else torch.zeros(())
+def norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the norm of tensors that may be cut, over all ranks, on their device."""
+    return whole(torch.nn.utils.get_total_norm(tensors))

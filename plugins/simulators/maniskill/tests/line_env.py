@@ -2,7 +2,8 @@
 
 PhysX steps more than one row on a GPU only; this steps any number on the CPU, all of them at each action as PhysX does, so
 what keeps rows apart can be tested without one. A row is a point on a line with a goal; it drifts when it is stepped without
-being asked, and so does the target that its controller remembers.
+being asked, and so does the target that its controller remembers; how far it came is counted as some of ManiSkill's tasks count such
+things.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class LineEnv:
         self.device = torch.device("cpu")
         self.single_action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
         self.place, self.goal, self.target = (torch.zeros(rows, 1) for _ in range(3))
+        self.travelled = torch.zeros(rows)
+        self.ever = {"right": torch.zeros(rows, dtype=torch.bool)}
         self._elapsed_steps = torch.zeros(rows, dtype=torch.int32)
         self.agent = SimpleNamespace(
             get_controller_state=lambda: {"target": self.target}, set_controller_state=self._set_controller_state
@@ -86,7 +89,10 @@ class LineEnv:
     def _step_action(self, action: torch.Tensor) -> torch.Tensor:
         assert action.shape == (self.num_envs, 1)
         self.target = self.target + 0.1 * action + DRIFT
+        before = self.place
         self.place = self.place + 0.5 * (self.target - self.place) + DRIFT
+        self.travelled = self.travelled + (self.place - before).abs().squeeze(1)
+        self.ever["right"] = self.ever["right"] | (self.place > before).squeeze(1)
         return action
 
     def get_info(self) -> dict[str, torch.Tensor]:

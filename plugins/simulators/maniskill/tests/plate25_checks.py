@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rlvla.errors import SimulatorError
 from rlvla.specs import Start
 from rlvla.testing import check_simulator
 from rlvla_sim_maniskill import ManiSkillConfig, survey
+from rlvla_sim_maniskill.plate25_env import PutOnPlate
 from rlvla_sim_maniskill.simulator import ManiSkillSimulator
 
 STILL = np.zeros((1, 4, 7), np.float32)
@@ -43,6 +45,7 @@ def outcomes(assets: str) -> dict[str, Any]:
     damaged = _damaged_files(assets)
     tasks = (
         _an_object_on_the_plate_is_success,
+        _a_grasp_that_idle_rows_drift_into_is_none,
         _the_object_is_moved_after_five_steps,
         _textures_change_what_they_should,
         _maniskills_own_task_with_downloads_runs_from_its_header,
@@ -108,6 +111,22 @@ def _an_object_on_the_plate_is_success(assets: str) -> None:
     result = simulator.step(STILL, ONE)
     assert abs(float(result.reward.sum()) - 1.1) < 1e-6, f"held and placed: got {result.reward}"
     simulator.close()
+
+
+def _a_grasp_that_idle_rows_drift_into_is_none(assets: str) -> None:
+    env: Any = SimpleNamespace(
+        num_envs=2,
+        agent=SimpleNamespace(is_grasping=lambda actor: torch.tensor([False, True])),
+        _meant=lambda kind, row: None,
+        _on_plate=lambda: torch.zeros(2, dtype=torch.bool),
+        _elapsed_steps=torch.tensor([4, 3]),  # a GPU steps row 1, too, which was not asked for
+        _counted_at=torch.tensor([3, 3]),
+        _grasped_steps=torch.zeros(2, dtype=torch.int32),
+        _once={name: torch.zeros(2, dtype=torch.bool) for name in ("is_src_obj_grasped", "consecutive_grasp")},
+    )
+    assert PutOnPlate.evaluate(env)["is_src_obj_grasped"].tolist() == [False, False]
+    env._elapsed_steps = torch.tensor([4, 4])
+    assert PutOnPlate.evaluate(env)["is_src_obj_grasped"].tolist() == [False, True]
 
 
 def _the_object_is_moved_after_five_steps(assets: str) -> None:

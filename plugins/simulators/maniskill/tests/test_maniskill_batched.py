@@ -130,6 +130,13 @@ def test_what_idle_rows_drift_into_is_rewarded_when_they_get_there_themselves(mo
     assert float(simulator.step(still, np.array([False, True])).reward[1].sum()) == pytest.approx(0.2)
 
 
+def test_what_a_task_counts_of_rows_that_wait_is_put_back(batched: ManiSkillSimulator) -> None:
+    batched.reset(range(4), [1, 2, 3, 4], _starts(4))
+    env = batched._instances[0].env
+    batched.step(np.ones((4, 3, 1), np.float32), np.array([True, False, True, False]))
+    assert (env.travelled > 0).tolist() == env.ever["right"].tolist() == [True, False, True, False]
+
+
 def test_a_reset_leaves_the_controllers_of_others_alone(batched: ManiSkillSimulator) -> None:
     batched.reset(range(4), [1, 2, 3, 4], _starts(4))
     batched.step(np.ones((4, 1, 1), np.float32), np.ones(4, bool))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 
 import rlvla
 from rlvla.errors import ConfigError
@@ -65,6 +65,10 @@ class ManiSkillConfig:
     GPU is never built anew."""
     ignore_terminations: bool = False
     """Episodes go on after success or failure until the step limit: success at the end then says whether it lasted."""
+    call_timeout_s: Annotated[float, Gt(0)] = 300.0
+    """Seconds after which a worker that does not answer is ended, and another takes its place. CPU physics only, as the next."""
+    first_call_timeout_s: Annotated[float, Gt(0)] = 300.0
+    """The same for start and first call of a worker (7 to 40 s on a busy CPU), for Vulkan drivers that hang."""
 
 
 def header_of(config: ManiSkillConfig) -> TaskHeader:
@@ -209,6 +213,8 @@ def describe(config: ManiSkillConfig) -> SimulatorSpec:
         in_process=gpu,
         films=config.renderer != "none",
         restorable=not gpu and config.fresh_scenes,
+        call_timeout_s=config.call_timeout_s,
+        first_call_timeout_s=config.first_call_timeout_s,
         max_instruction_bytes=max(256, *(len(text.encode()) for text in wordings)),
         notes=_notes(gpu, config.fresh_scenes),
     )
@@ -233,5 +239,6 @@ plugin: rlvla.Plugin[ManiSkillConfig, ManiSkillSimulator] = rlvla.Plugin(
     target="rlvla_sim_maniskill.simulator:ManiSkillSimulator",
     describe=describe,
     doctor="rlvla_sim_maniskill.doctor:checks",
+    preflight="rlvla_sim_maniskill.startup:missing",
     drawing="name another Vulkan driver's manifest in VK_ICD_FILENAMES, or draw on the CPU: --sim.renderer cpu",
 )

@@ -253,6 +253,7 @@ class _Frozen:
         self._instance = instance
         self._rows_n = torch.zeros_like(rows_n)
         self._state: Any = None
+        self._noted: dict[str, Any] = {}
         if instance.rows > 1:
             self.add(rows_n)
 
@@ -261,7 +262,9 @@ class _Frozen:
         if self._instance.rows == 1 or not bool(rows_n.any()):
             return
         now = _cloned(self._instance.env.get_state_dict())
+        noted = _cloned(_noted(self._instance.env))
         self._state = now if self._state is None else _merged(self._state, now, rows_n)
+        self._noted = _merged(self._noted, noted, rows_n) if self._noted else noted
         self._rows_n = self._rows_n | rows_n
 
     def put_back(self) -> None:
@@ -274,6 +277,7 @@ class _Frozen:
         if controllers := self._state.get("controller"):  # part of what ManiSkill gives, not of what it sets
             agent = env.agent
             agent.set_controller_state(_merged(_cloned(agent.get_controller_state()), controllers, rows))
+        _write(_noted(env), self._noted, rows)
 
 
 class _Late(Mapping[str, Any]):
@@ -401,6 +405,30 @@ def _cloned(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {name: _cloned(value) for name, value in tree.items()}
     return tree.clone()
+
+
+def _noted(env: Any) -> dict[str, Any]:
+    """Return what a task keeps of each row in Python (how far something was turned, whether it was held), by name."""
+
+    def of_rows(value: Any) -> bool:
+        return isinstance(value, Tensor) and value.ndim > 0 and len(value) == env.num_envs
+
+    found: dict[str, Any] = {}
+    for name, value in vars(env).items():
+        if of_rows(value):
+            found[name] = value
+        elif isinstance(value, dict) and (some := {key: one for key, one in value.items() if of_rows(one)}):
+            found[name] = some
+    return found
+
+
+def _write(tree: Mapping[str, Any], values: Mapping[str, Any], rows: Tensor) -> None:
+    """Write some rows of a tree in place, where there are values."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            _write(tree.get(name, {}), value, rows)
+        elif name in tree:
+            tree[name][rows] = value[rows]
 
 
 def _taken(tree: Any, rows: Tensor) -> Any:

@@ -249,7 +249,7 @@ class PutOnPlate(BaseEnv):  # type: ignore[misc]
         fresh = self._elapsed_steps != self._counted_at  # a second look at the same step counts nothing
         self._counted_at = self._elapsed_steps.clone()
         self._grasped_steps = torch.where(fresh, torch.where(held, self._grasped_steps + 1, 0), self._grasped_steps)
-        self._once["is_src_obj_grasped"] = self._once["is_src_obj_grasped"] | held
+        self._once["is_src_obj_grasped"] = self._once["is_src_obj_grasped"] | (held & fresh)
         self._once["consecutive_grasp"] = self._once["consecutive_grasp"] | (self._grasped_steps >= _GRASPED_STEPS)
         return {**self._once, "success": self._on_plate()}
 

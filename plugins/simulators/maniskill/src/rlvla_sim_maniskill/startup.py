@@ -13,11 +13,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlvla.errors import SimulatorError
 from rlvla_sim_maniskill import header, plate25, vulkan
 from rlvla_sim_maniskill.vulkan import Renderer
+
+if TYPE_CHECKING:
+    from rlvla_sim_maniskill import ManiSkillConfig
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +170,11 @@ def plate25_problems(assets: str | None) -> list[str]:
             f"{len(missing)} files are missing: {', '.join(shown)}. They are in no package: {plate25.commands(assets)}"
         )
     return problems
+
+
+def missing(config: ManiSkillConfig) -> list[str]:
+    """Say which files of the chosen task are missing and what brings them, before a model is loaded."""
+    return plate25_problems(config.assets) if config.task in plate25.VARIANTS else []
 
 
 def _keep_renderer(env: Any) -> None:
