@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from rlvla import configs, offload, sharding
 from rlvla.actors.making import Learner
-from rlvla.actors.trainer import TrainerActor
+from rlvla.actors.trainer import TrainerActor, minibatches
 from rlvla.assembly import Entry
 from rlvla.batch import Action, ObservationBatch, Outcome
 from rlvla.checks import check
@@ -106,6 +106,24 @@ def near(one: dict, other: dict, relative: float = 1e-6) -> None:
         scale = tensor.abs().max()
         difference = (tensor - other[name]).abs().max()
         assert difference <= relative * scale, f"{name}: {float(difference / scale):.2g} relative"
+
+
+@pytest.mark.parametrize(
+    ("shares", "wanted", "sizes", "count"),
+    [
+        ([10], 4, [4], 3),
+        ([8, 8], 4, [2, 2], 4),
+        ([9, 9], 8, [4, 4], 3),  # as one rank: 8, 8, 2
+        ([344, 336, 344], 1024, [344, 336, 344], 1),  # 1024 // 3 would leave a step of six
+        ([9, 6], 15, [9, 6], 1),
+        ([3, 0], None, [3, 1], 1),
+        ([0, 0], 4, [2, 2], 0),
+    ],
+)
+def test_ranks_take_as_many_optimizer_steps_as_one(shares, wanted, sizes, count):
+    assert minibatches(shares, wanted) == (sizes, count)
+    assert count == minibatches([sum(shares)], wanted)[1]
+    assert all(size * count >= share for size, share in zip(sizes, shares, strict=True)), "every sample has its step"
 
 
 @pytest.mark.parametrize("cut", [{"micro_batch": 1}, {"micro_batch": 5}, {"micro_batch_tokens": 4}], ids=str)
@@ -393,6 +411,14 @@ def without_units(rank: int, algo: str) -> dict:
     return of_rank(actor, actor.train(feed(actor, groups_of=groups_of)[: 6 * rank], 0, 6))
 
 
+def warmed_up(rows) -> dict:
+    """Train the value head alone in one step, everything in the next."""
+    options = {"window": CHUNKS, "minibatch_size": None, "passes": 1, "critic_warmup": 1}
+    actor = trainer(weight_decay=0.1, algo_options=options)
+    first = actor.train(feed(actor, rows), 0)
+    return {"first": of_rank(actor, first)["weights"], **of_rank(actor, actor.train(feed(actor, rows), 1))}
+
+
 def other_things(rank: int) -> dict:
     actor = trainer()
     return of_rank(actor, actor.train(feed(actor, uneven(rank), version=-rank, finite=False), 0))
@@ -405,6 +431,7 @@ CASES = {
     "fsdp, nothing away": lambda rank: shared(rank, **{**OPTIONS["fsdp"], "offload": "none"}),
     "grpo": lambda rank: without_units(rank, "grpo"),
     "ppo": lambda rank: without_units(rank, "ppo"),
+    "warm-up": lambda rank: warmed_up(uneven(rank)),
     "other things": other_things,
 }
 """What two ranks do one after the other, in two processes for all of it: starting them takes longer than what they do."""
@@ -440,6 +467,16 @@ def test_two_ranks_are_one(both, how: str):
         assert sorted(one["metrics"]) == sorted(metrics)
         for name, wanted in metrics.items():
             assert one["metrics"][name] == pytest.approx(wanted, rel=1e-5, abs=1e-7), name
+
+
+def test_what_no_rank_trains_stays_as_it_is(both):
+    """The policy while its critic warms up: no decay, and no count of steps, on two ranks as on one."""
+    alone, before = warmed_up(range(ROWS)), published(trainer())
+    still = [name for name, one in alone["first"].items() if torch.equal(one, before[name])]
+    assert 0 < len(still) < len(before)
+    for one in both("warm-up"):
+        near({name: before[name] for name in still}, one["first"], 0.0)
+        near(alone["weights"], one["weights"])
 
 
 @pytest.mark.parametrize("how", list(OPTIONS))

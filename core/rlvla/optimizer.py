@@ -123,8 +123,11 @@ class Optimizer:
         """Add gradients up over ranks (those that are cut among them are) and scale them down; returns the norm before."""
         plain, cut = _apart(self._named.values())
         if ranks.world() > 1:
-            for one in plain:
-                if one.grad is None:  # a rank without samples in this step
+            somewhere = ranks.anywhere([one.grad is not None for one in plain])
+            for one, used in zip(plain, somewhere, strict=True):
+                if (
+                    used and one.grad is None
+                ):  # a rank without samples in this step; what no rank trains Adam leaves alone
                     one.grad = torch.zeros_like(one)
             ranks.add_up(one.grad for one in plain if one.grad is not None)
         if not cut:

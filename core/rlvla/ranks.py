@@ -121,6 +121,25 @@ def every(names: Sequence[Iterable[str]]) -> list[list[str]]:
     return [sorted(set().union(*of_ranks)) for of_ranks in zip(*gathered, strict=True)]
 
 
+def counts(number: int) -> list[int]:
+    """Return all ranks' numbers."""
+    if world() == 1:
+        return [number]
+    tensor = torch.zeros(world(), dtype=torch.float64)
+    tensor[rank()] = number
+    dist.all_reduce(tensor)
+    return [int(one) for one in tensor.tolist()]
+
+
+def anywhere(flags: Sequence[bool]) -> list[bool]:
+    """Return which of some flags any rank has set."""
+    if world() == 1:
+        return list(flags)
+    tensor = torch.tensor([float(flag) for flag in flags])
+    dist.all_reduce(tensor)
+    return [count > 0 for count in tensor.tolist()]
+
+
 def largest(number: int | float) -> float:
     """Return the largest of all ranks' numbers."""
     if world() == 1:

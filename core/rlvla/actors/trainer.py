@@ -40,6 +40,21 @@ _FORWARD_BATCH = 256
 """Samples in one forward pass without gradients."""
 
 
+def minibatches(shares: Sequence[int], wanted: int | None) -> tuple[list[int], int]:
+    """Return how many samples of a minibatch each rank gives, and how many minibatches a pass has: as many as on one rank.
+
+    Args:
+        shares: samples of each rank.
+        wanted: samples of a minibatch, on all ranks together; None: all.
+    """
+    if wanted is None:
+        return [max(1, share) for share in shares], int(any(shares))
+    size, count = max(1, wanted // len(shares)), math.ceil(sum(shares) / wanted)
+    if max(math.ceil(share / size) for share in shares) > count:  # else a step would be left of the few that remain
+        return [max(1, math.ceil(share / count)) for share in shares], count
+    return [size] * len(shares), count
+
+
 class TrainerActor:
     """Owns the training copy of the weights and the optimizer.
 
@@ -346,9 +361,8 @@ class TrainerActor:
 
     def _minibatches(self, samples: int) -> tuple[int, int]:
         """Return samples of a minibatch on this rank, and how many minibatches a pass has on all ranks."""
-        wanted = self.algorithm.spec.minibatch_size
-        size = max(1, wanted // ranks.world() if wanted else samples)
-        return size, int(ranks.largest(math.ceil(samples / size)))
+        sizes, count = minibatches(ranks.counts(samples), self.algorithm.spec.minibatch_size)
+        return sizes[ranks.rank()], count
 
     def _optimizer_step(
         self, data: Assembled, batch: TensorDict, chosen: Tensor, key: tuple[int, int, int], sums: Sums
